@@ -1,0 +1,54 @@
+"""Windows over the tokens that know their place: every epoch visits each piece once, in a shuffled order."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class Place:
+    """How far the windows have come; with the seed it decides all that follows."""
+
+    epoch: int = 0
+    used: int = 0  # windows of this epoch already taken
+
+
+class Windows:
+    """Cuts tokens into windows of `context` inputs and as many targets, one position later.
+
+    Each epoch shifts the cuts by a random offset and shuffles them, both by seed and epoch number alone, so that
+    any place can be found again. Documents lie packed, the mark between them, and a window may span several:
+    attention is not kept from crossing the mark. Every window is full and nothing is padded; what an offset leaves
+    over at either end, shorter than a window, comes in with the offset of another epoch.
+    """
+
+    def __init__(self, ids: np.ndarray, context: int, seed: int, place: Place | None = None) -> None:
+        """ids: (pieces,). Raises ValueError where they do not fill one window and its last target."""
+        if len(ids) < context + 1:
+            raise ValueError(
+                f"the training side has {len(ids):,} pieces, and a context of {context} needs at least {context + 1:,}: "
+                "add text or lower --model.context"
+            )
+        self.ids, self.context, self.seed = ids, context, seed
+        self.place = place or Place()
+        self._starts = self.starts(self.place.epoch)
+
+    def starts(self, epoch: int) -> np.ndarray:
+        """Return the first position of each window of `epoch`, in the order of use."""
+        generator = np.random.default_rng((self.seed, epoch))
+        offset = int(generator.integers(min(self.context, len(self.ids) - self.context)))
+        count = (len(self.ids) - 1 - offset) // self.context
+        return offset + self.context * generator.permutation(count)
+
+    def next(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next `size` windows as (inputs, targets), each (size, context) of int64; epochs follow on."""
+        taken: list[int] = []
+        while len(taken) < size:
+            if self.place.used >= len(self._starts):
+                self.place = Place(self.place.epoch + 1)
+                self._starts = self.starts(self.place.epoch)
+            more = self._starts[self.place.used :][: size - len(taken)]
+            self.place.used += len(more)
+            taken.extend(more)
+        windows = self.ids[np.array(taken)[:, None] + np.arange(self.context + 1)].astype(np.int64)
+        return windows[:, :-1], windows[:, 1:]

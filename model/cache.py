@@ -1,0 +1,36 @@
+"""Keys and values of positions already read, so that a new piece costs one position and not all again."""
+
+import torch
+from torch import Tensor
+
+
+class LayerCache:
+    """The keys and values of one layer, in a buffer as long as the context."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        """keys, values: (B, H, context, D), empty."""
+        self.keys, self.values, self.length = keys, values, 0
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add T positions, (B, H, T, D) each; return the keys and values of all S so far, (B, H, S, D) each."""
+        start, self.length = self.length, self.length + k.size(2)
+        self.keys[:, :, start : self.length] = k
+        self.values[:, :, start : self.length] = v
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+class Cache(list[LayerCache]):
+    """One `LayerCache` a layer."""
+
+    @property
+    def length(self) -> int:
+        """Positions read so far."""
+        return self[0].length
+
+
+def empty_cache(layers: int, shape: tuple[int, int, int, int], like: Tensor) -> Cache:
+    """Return a cache for `layers` layers of `shape` (B, H, context, D), of the type and device of `like`."""
+    return Cache(
+        LayerCache(torch.zeros(shape, dtype=like.dtype, device=like.device), torch.zeros(shape, dtype=like.dtype, device=like.device))
+        for _ in range(layers)
+    )

@@ -1,0 +1,102 @@
+"""Writing on: choose the next piece, append it, go on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model.cache import Cache
+from model.gpt import GPT
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next piece is chosen from the model's probabilities."""
+
+    temperature: float = 0.8  # divides the logits; 0 takes the likeliest, whatever the seed
+    top_k: int = 0  # keep only the k likeliest; 0 is off
+    top_p: float = 1.0  # keep the fewest likeliest that reach this probability together; 1 is off
+    repetition_penalty: float = 1.0  # weakens pieces that stand in the text already; 1 is off
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top-k must be 0 or more, not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top-p must be above 0 and at most 1, not {self.top_p}")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ValueError(f"repetition-penalty must be above 0, not {self.repetition_penalty}")
+
+
+def probabilities(logits: Tensor, choice: Choice, seen: Tensor | None = None) -> Tensor:
+    """Return the probabilities that the next piece is drawn from, in float64, each row summing to one.
+
+    logits: (B, V); seen: (B, V), True for pieces that stand in the text already. Returns (B, V).
+    """
+    logits = logits.double()
+    if seen is not None and choice.repetition_penalty != 1:  # Keskar et al. 2019 (CTRL), section 4.1
+        weakened = torch.where(logits > 0, logits / choice.repetition_penalty, logits * choice.repetition_penalty)
+        logits = torch.where(seen, weakened, logits)
+    if choice.temperature == 0:
+        return torch.zeros_like(logits).scatter(1, logits.argmax(dim=1, keepdim=True), 1.0)
+    # Taking the largest away first, so that no temperature, however small, overflows.
+    logits = (logits - logits.amax(dim=1, keepdim=True)) / choice.temperature
+    ordered, order = logits.sort(dim=1, descending=True, stable=True)
+    if choice.top_k:
+        ordered[:, choice.top_k :] = -torch.inf
+    p = ordered.softmax(dim=1)
+    if choice.top_p < 1:  # Holtzman et al. 2019: the first always stays, whatever top_p is
+        p = p.masked_fill(p.cumsum(dim=1) - p >= choice.top_p, 0.0)
+        p = p / p.sum(dim=1, keepdim=True)
+    return torch.zeros_like(p).scatter(1, order, p)
+
+
+def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
+    """Draw one piece a row, each row from its own CPU generator: (B, V) -> (B,).
+
+    By the inverse of the cumulative sum in float64: rounding in the logits moves the border between two pieces by
+    as little, so that a batch gives the pieces that its rows give one by one.
+    """
+    p = p.cpu()
+    u = torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators])
+    cumulative = p.cumsum(dim=1)
+    pieces = torch.searchsorted(cumulative, (u * cumulative[:, -1])[:, None], right=True).squeeze(1)
+    last = p.size(1) - 1 - (p.flip(1) > 0).int().argmax(dim=1)  # a sum just short of u may point past the end
+    return torch.minimum(pieces, last)
+
+
+@torch.no_grad()
+def generate(
+    model: GPT,
+    prompt: list[int],
+    choice: Choice,
+    generators: list[torch.Generator],
+    banned: tuple[int, ...] = (),
+    cached: bool = True,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield step after step without end: the next piece of each of B continuations of `prompt`, and the logits.
+
+    Yields ((B,), (B, V)), on the CPU, B being the number of generators, one a continuation. Past the context the
+    newest half is kept and read again from position 0, with a cache and without; of a longer prompt the end is read.
+    banned: ids never drawn. The model should be in evaluation mode.
+    """
+    device = model.token.weight.device
+    context, B = model.config.context, len(generators)
+    seen = torch.zeros(B, model.vocab_size, dtype=torch.bool)
+    seen[:, prompt] = True
+    read = torch.tensor([prompt[-context:]] * B, device=device)  # (B, S), what the model sees
+    cache: Cache | None = model.empty_cache(B) if cached else None
+    unread = read
+    while True:
+        logits = model(unread, cache)[:, -1].float().cpu()  # (B, V)
+        allowed = logits.index_fill(1, torch.tensor(banned, dtype=torch.long), -torch.inf)
+        pieces = draw(probabilities(allowed, choice, seen), generators)
+        yield pieces, logits
+        seen[torch.arange(B), pieces] = True
+        read = torch.cat([read, pieces.to(device)[:, None]], dim=1)
+        unread = read[:, -1:] if cached else read
+        if read.size(1) > context:
+            read = unread = read[:, -max(context // 2, 1) :]
+            cache = model.empty_cache(B) if cached else None

@@ -1,0 +1,173 @@
+"""Let a model write on: python sample.py --prompt 나는 (layers, heads and steps count from 0 everywhere)"""
+
+import argparse
+import json
+import math
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.door import DONE, Parser, add_reading_flags, notice, run_door
+
+if TYPE_CHECKING:
+    from model.generate import Choice
+    from training.write import Continuation, Writer
+
+
+def make_parser() -> Parser:
+    """Return the parser of this door's flags."""
+    parser = Parser(__doc__)
+    add_reading_flags(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--prompt", default="", metavar="TEXT", help="what to write on from (--prompt=-… for a leading dash)")
+    source.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from this file, UTF-8")
+    source.add_argument("--interactive", action="store_true", help="stay loaded and write on from each line that comes in")
+    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="most pieces to write")
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="X", help="below 1 safer, above 1 wilder, 0 always the likeliest")
+    parser.add_argument("--top-k", type=int, default=0, metavar="N", help="draw from the N likeliest pieces; 0 is off")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="draw from the likeliest that reach X together; 1 is off")
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="weaken pieces already there; 1 is off")
+    parser.add_argument("--stop", nargs="+", default=[], metavar="TEXT", help="end before any of these texts")
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="continuations, written in one batch")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; left out, drawn and told")
+    parser.add_argument("--no-stop", action="store_true", help="go on past the end of a document, a blank line in its place")
+    parser.add_argument("--show-next", type=int, default=0, metavar="K", help="show each step's K likeliest pieces instead of the text")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line in place of text")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the command line, open the run, write."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    for name, least in (("tokens", 0), ("count", 1), ("show_next", 0), ("top_k", 0), ("seed", 0)):
+        if (value := getattr(options, name)) is not None and value < least:
+            parser.error(f"--{name.replace('_', '-')} must be {least} or more, not {value}")
+    # Only now, so that --help answers at once.
+    import torch
+
+    from model.generate import Choice
+    from training.checkpoint import open_run
+    from training.device import choose_device
+    from training.write import Writer
+
+    try:
+        choice = Choice(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
+    except ValueError as error:
+        parser.error(f"--{error}")
+    run = open_run(options.run, choose_device(options.device, notice))
+    if options.precision in ("bf16", "fp16"):
+        run.model.to(torch.bfloat16 if options.precision == "bf16" else torch.float16)
+    if options.top_k > run.tokenizer.vocab_size:
+        notice(f"top-k {options.top_k} is above the vocabulary: {run.tokenizer.vocab_size} taken")
+    writer = Writer(run.model, run.tokenizer)
+    if options.interactive:
+        return interact(writer, choice, options)
+    prompt = options.prompt
+    if options.prompt_file:
+        try:
+            prompt = options.prompt_file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError:
+            raise ValueError(f"{options.prompt_file} is not valid UTF-8") from None
+    write(writer, choice, options, prompt)
+    return DONE
+
+
+def interact(writer: "Writer", choice: "Choice", options: argparse.Namespace) -> int:
+    """Write on from each line of standard input until it ends."""
+    notice("a prompt a line; Ctrl-D ends")
+    for line in iter(lambda: ask("> "), None):
+        write(writer, choice, options, line)
+    return DONE
+
+
+def ask(sign: str) -> str | None:
+    """Return the next line of standard input, None at its end; the sign goes to stderr, away from the text."""
+    if sys.stdin.isatty():
+        print(sign, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    return line.removesuffix("\n") if line else None
+
+
+def write(writer: "Writer", choice: "Choice", options: argparse.Namespace, prompt: str) -> None:
+    """Write on from `prompt` as the options say, to stdout."""
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    if options.seed is None:
+        notice(f"seed: {seed}")
+    if prompt.endswith(" "):
+        notice("the prompt ends in a space; the model continues better without one")
+    context = writer.model.config.context
+    if len(writer.prompt_ids(prompt)) > context:
+        notice(f"the prompt is longer than the context: the model reads its last {context} pieces")
+
+    streaming = options.count == 1 and not options.json and not options.show_next
+
+    def stream(_: "Continuation", text: str) -> None:
+        if streaming:
+            print(text, end="", flush=True)
+
+    from data.read import nfc
+
+    if streaming:
+        print(nfc(prompt), end="", flush=True)
+    written = writer.write(
+        prompt,
+        options.tokens,
+        choice,
+        [seed + number for number in range(options.count)],
+        stops=tuple(options.stop),
+        no_stop=options.no_stop,
+        show_next=options.show_next,
+        say=stream,
+    )
+    for number, text in enumerate(written):
+        if options.json:
+            print(json.dumps(as_json(text, writer, options.show_next), ensure_ascii=False), flush=True)
+            continue
+        if options.count > 1:
+            notice(f"{number}:")
+        if options.show_next:
+            show_next(text, writer)
+        else:
+            print("" if streaming else text.prompt + text.completion, flush=True)
+        if text.unfinished:
+            notice("the bytes of a last character are incomplete: left out")
+
+
+def as_json(text: "Continuation", writer: "Writer", show: int) -> dict[str, Any]:
+    """Return what `--json` prints of one continuation."""
+    return {
+        "prompt": text.prompt,
+        "text": text.prompt + text.completion,
+        "completion": text.completion,
+        "ids": text.ids,
+        "prompt_pieces": len(text.ids) - len(text.log_probabilities) - 1,
+        "log_probabilities": text.log_probabilities,
+        "stopped": text.stopped,
+        "seed": text.seed,
+        **({"next": text.next} if show else {}),
+    }
+
+
+def show_next(text: "Continuation", writer: "Writer") -> None:
+    """Print each step's likeliest pieces as bars, the one that was taken marked."""
+    from data.tokenizer import MARK
+
+    chosen = text.ids[len(text.ids) - len(text.log_probabilities) :]
+    before = list(text.ids[: len(text.ids) - len(chosen)])
+    for step, likeliest in enumerate(text.next):
+        taken = chosen[step] if step < len(chosen) else MARK  # past the last piece it was the end
+        print(writer.tokenizer.decode(before)[-40:].replace("\n", "⏎"))
+        if step < len(chosen) and taken not in [entry["id"] for entry in likeliest]:
+            likeliest = [*likeliest, {"id": taken, "probability": math.exp(text.log_probabilities[step])}]
+        for entry in likeliest:
+            bar = "█" * round(30 * entry["probability"])
+            sign = "→" if entry["id"] == taken else " "
+            print(f"  {sign} {entry['probability']:6.1%} {bar} {writer.tokenizer.label(entry['id'])}")
+        before.append(taken)
+    print(writer.tokenizer.decode(before))
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

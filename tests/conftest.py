@@ -1,0 +1,99 @@
+"""What the tests share: a tiny model whose axes all differ in size, a tokenizer, a corpus, a way to call the doors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from data import tokenizer as tokenizers
+from data.config import TokenizerConfig
+from model.config import ModelConfig
+from model.gpt import GPT
+
+PROJECT = Path(__file__).resolve().parent.parent
+V, B, T = 31, 3, 7  # vocabulary, sequences, positions: each axis of a size that no other has
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def make_model(**changes) -> GPT:
+    """A model of 2 layers, 5 heads of width 4, context 16."""
+    settings = {"layers": 2, "heads": 5, "width": 20, "context": 16} | changes
+    return GPT(ModelConfig(**settings), V).eval()
+
+
+@pytest.fixture
+def tiny() -> GPT:
+    return make_model()
+
+
+@pytest.fixture
+def ids() -> torch.Tensor:
+    return torch.randint(V, (B, T), generator=torch.Generator().manual_seed(1))
+
+
+def sentences(count: int) -> list[str]:
+    """Simple Korean sentences, each different."""
+    who = ["나는", "고양이가", "할머니가", "누리는", "바우가", "토끼가", "선생님이"]
+    what = ["사과를", "나무를", "작은 집을", "바다를", "우산을", "편지를"]
+    how = ["맛있게", "천천히", "혼자", "다시", "조용히"]
+    did = ["먹었다.", "보았다.", "그렸다.", "찾았다.", "기다렸다."]
+    every = [f"{a} {c} {b} {d}" for a in who for b in what for c in how for d in did]
+    return [every[index * 13 % len(every)] for index in range(count)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> tokenizers.Tokenizer:
+    return tokenizers.train(sentences(200), TokenizerConfig(vocab_size=400))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A text file of sixty documents of two lines."""
+    lines = sentences(120)
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n\n".join("\n".join(lines[at : at + 2]) for at in range(0, 120, 2)) + "\n", encoding="utf-8")
+    return path
+
+
+SMALL = (
+    "--model.layers 1 --model.heads 2 --model.width 16 --model.context 16 --tokenizer.vocab_size 330 --device cpu "
+    "--precision fp32 --compile off --train.batch_size 4 --train.snapshots 0 --train.sample_every_steps 0"
+).split()
+
+
+def door(name: str, *arguments: object, cwd: Path, **more) -> subprocess.CompletedProcess:
+    """Run one of the doors as a person would; nothing outside `cwd` is written but the prepared tokens."""
+    environment = {**os.environ, "PYTHONUTF8": "0", **more.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-X", "warn_default_encoding", str(PROJECT / f"{name}.py"), *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+        stdin=more.pop("stdin", subprocess.DEVNULL),
+        **more,
+    )
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of forty steps on two hundred one-line documents, trained once for all tests that only read it."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "lines.txt").write_text("\n".join(sentences(200)) + "\n", encoding="utf-8")
+    result = door(
+        "train", "--data.path", "lines.txt", "--data.unit", "line", *SMALL, "--train.steps", 40, "--run", "runs/lines",
+        "--train.learning_rate", "1e-2", cwd=folder,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return folder / "runs" / "lines"

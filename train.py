@@ -1,0 +1,118 @@
+"""Train a model on your text: python train.py --data.path my.txt --train.minutes 5"""
+
+import sys
+from pathlib import Path
+
+from training.config import MAY_CHANGE, PROJECT, Config, add_flags, as_yaml, by_name, given, read_config
+from training.door import DONE, INTERRUPTED, Parser, run_door
+
+DEFAULT = PROJECT / "configs" / "tiny.yaml"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the command line, prepare the text, train."""
+    parser = Parser(__doc__)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings to start from; left out, configs/tiny.yaml")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="folder of the run; left out, runs/NAME after the config")
+    parser.add_argument("--resume", action="store_true", help="go on with the run, or with the newest one under runs/")
+    parser.add_argument("--init-from", type=Path, metavar="DIR", help="start from the weights and tokenizer of this run")
+    add_flags(parser)
+    options = parser.parse_args(arguments)
+    overrides = given(options)
+    if {"train.steps", "train.minutes"} <= set(overrides):
+        parser.error("--train.steps and --train.minutes exclude each other")
+    if options.resume and options.init_from:
+        parser.error("--init-from begins a new run, --resume goes on with an old one")
+    # Only now, so that --help answers at once.
+    from data.prepare import prepare
+    from data.read import enough, read_documents
+    from training import checkpoint
+    from training.log import say
+    from training.loop import train
+
+    if options.resume:
+        folder = options.run or checkpoint.newest_run()
+        config = resumed(folder, overrides)
+        if options.config:
+            say(f"{options.config} is not read: with --resume the settings are those of {folder / 'config.yaml'}")
+    else:
+        folder = options.run or free_folder(checkpoint.RUNS / (options.config or DEFAULT).stem)
+        if options.run and folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} holds something already: go on with it by --resume, or name another --run")
+        if options.init_from:
+            overrides |= inherited(options.init_from, overrides)
+        config = read_config(options.config or DEFAULT, overrides)
+        if not options.run and folder.name != (options.config or DEFAULT).stem:
+            say(f"{folder.with_name((options.config or DEFAULT).stem)} exists: this run is {folder}")
+
+    documents = enough(read_documents(config.data, say), say)
+    prepared = prepare(documents, config.tokenizer, config.train.eval_pieces, say)
+    del documents
+    if config.train.steps == 0:
+        say("prepared; 0 steps to train")
+        return DONE
+    if options.resume and finished(folder, config):
+        say(f"{folder} is finished; --train.steps or --train.minutes may ask for more")
+        return DONE
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.replace_file(folder / "config.yaml", as_yaml(config).encode("utf-8"))
+    say(f"run: {folder}")
+    if not train(config, prepared, folder, options.resume, options.init_from):
+        say(f"stopped and saved; go on by: python train.py --resume --run {folder}")
+        return INTERRUPTED
+    say(f"done: {folder} · try: python sample.py --run {folder} --prompt 나는")
+    return DONE
+
+
+def free_folder(folder: Path) -> Path:
+    """Return `folder`, or the first of folder-2, folder-3, … that does not exist."""
+    names = [folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 10_000))]
+    return next(name for name in names if not name.exists())
+
+
+def resumed(folder: Path, overrides: dict[str, object]) -> Config:
+    """Return the settings of the run in `folder` with those of `overrides` that may change."""
+    from training import checkpoint
+    from training.log import say
+
+    config, _ = checkpoint.open_parts(folder)
+    known = by_name(config)
+    refused = [name for name, value in overrides.items() if name not in MAY_CHANGE and value != known[name]]
+    if refused:
+        raise ValueError(
+            f"{', '.join('--' + name for name in refused)} cannot change in a run that is under way: "
+            f"{folder / 'config.yaml'} has {', '.join(f'{name} {known[name]}' for name in refused)}"
+        )
+    changed = {name: overrides[name] for name in ("train.steps", "train.minutes") if name in overrides}
+    for name, value in changed.items():
+        if value != known[name]:
+            say(f"{name} is now {value} (was {known[name]}): the learning rate falls to its end by then, from where that puts it")
+    return read_config(folder / "config.yaml", overrides)
+
+
+def inherited(folder: Path, overrides: dict[str, object]) -> dict[str, object]:
+    """Return the settings that a run must share with the one in `folder` whose weights it starts from."""
+    from training import checkpoint
+
+    config, _ = checkpoint.open_parts(folder)
+    shared = {name: value for name, value in by_name(config).items() if name.startswith("model.") and name != "model.dropout"}
+    shared["tokenizer.path"] = str((folder / "tokenizer.model").resolve())
+    clashing = [name for name, value in shared.items() if name in overrides and overrides[name] != value]
+    if clashing:
+        raise ValueError(f"{', '.join('--' + name for name in clashing)} must stay as in {folder}, whose weights are taken")
+    return shared
+
+
+def finished(folder: Path, config: Config) -> bool:
+    """Whether the run in `folder` has taken all the steps, or used all the minutes, that `config` gives it."""
+    from training import checkpoint
+
+    progress = checkpoint.load(folder / "state.safetensors")[1]
+    if config.train.steps is not None:
+        return progress.step >= config.train.steps
+    before, _ = checkpoint.open_parts(folder)
+    return progress.finished and before.train.minutes == config.train.minutes
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

@@ -1,0 +1,160 @@
+"""A run's files: each replaced whole, none ever unpickled."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.optim import Optimizer
+
+from data import tokenizer
+from data.tokenizer import Tokenizer
+from model.config import ModelConfig
+from model.gpt import GPT
+from training.config import Config, read_config
+
+FORMAT = "malssi-run/1"
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known of a run beside its numbers: saved as JSON in the metadata of its files."""
+
+    step: int
+    text: str  # hash of the documents
+    tokenizer: str  # hash of tokenizer.model
+    epoch: int = 0
+    used: int = 0  # windows of this epoch already taken
+    seconds: float = 0.0
+    threads: int = 1
+    finished: bool = False
+    validation_bits_per_character: float | None = None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content` under another name, and give it the right one only when it lies safely on the disk."""
+    draft = path.with_name(path.name + ".new")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
+    """Save `tensors` and `progress` as safetensors, replacing the file whole."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"format": FORMAT, "progress": json.dumps(asdict(progress))}
+    replace_file(path, safetensors.torch.save(tensors, metadata))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], Progress]:
+    """Load a file that `save` wrote, to the CPU; raises ValueError or OSError in one line that names it."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing, so the run cannot be used")
+    try:
+        with safe_open(path, "pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise ValueError(f"{path} is of format {metadata.get('format')!r}, not {FORMAT!r}")
+            return {name: file.get_tensor(name) for name in file.keys()}, Progress(**json.loads(metadata["progress"]))
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def state_tensors(model: GPT, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> dict[str, Tensor]:
+    """Return everything that training needs to go on as if it had never stopped, by name."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, values in optimizer.state_dict()["state"].items():
+        tensors.update({f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()})
+    tensors["generator.cpu"] = torch.get_rng_state()
+    device = model.token.weight.device
+    if device.type == "cuda":
+        tensors["generator.cuda"] = torch.cuda.get_rng_state(device)
+    if scaler.is_enabled():
+        tensors["scaler.scale"] = torch.tensor(scaler.get_scale())
+    return tensors
+
+
+def restore(tensors: dict[str, Tensor], model: GPT, optimizer: Optimizer, scaler: torch.amp.GradScaler, path: Path) -> None:
+    """Put what `state_tensors` returned back in its place. Raises ValueError where the two do not fit."""
+    load_weights(model, {name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")}, path)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if match := re.fullmatch(r"optimizer\.(\d+)\.(\w+)", name):
+            state.setdefault(int(match[1]), {})[match[2]] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    torch.set_rng_state(tensors["generator.cpu"])
+    device = model.token.weight.device
+    if device.type == "cuda" and "generator.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["generator.cuda"], device)
+    if scaler.is_enabled() and "scaler.scale" in tensors:
+        scaler.load_state_dict({**scaler.state_dict(), "scale": tensors["scaler.scale"].item()})
+
+
+def load_weights(model: GPT, weights: dict[str, Tensor], path: Path) -> None:
+    """Copy `weights` into `model`; raises ValueError that names the file where they do not fit."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit the model that config.yaml beside it describes: {' '.join(str(error).split())[:200]}") from None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the reading doors use it: its best weights in evaluation mode, and its tokenizer."""
+
+    folder: Path
+    config: Config
+    tokenizer: Tokenizer
+    model: GPT
+    progress: Progress
+
+
+def open_run(folder: Path | None, device: torch.device) -> Run:
+    """Open the run in `folder`, or the newest one under `runs/`. Raises ValueError or OSError in one line."""
+    folder = folder or newest_run()
+    config, by = open_parts(folder)
+    weights, progress = load(folder / "model.safetensors")
+    check_tokenizer(folder, by, progress, "model.safetensors")
+    model = build(config.model, by.vocab_size)
+    load_weights(model, weights, folder / "model.safetensors")
+    return Run(folder, config, by, model.to(device).eval(), progress)
+
+
+def build(config: ModelConfig, vocab_size: int) -> GPT:
+    """Return a model whose weights are about to be loaded, without drawing from the global generator."""
+    with torch.random.fork_rng(devices=[]):
+        return GPT(config, vocab_size)
+
+
+def open_parts(folder: Path) -> tuple[Config, Tokenizer]:
+    """Return the settings and the tokenizer of a run. Raises ValueError or OSError in one line."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no run in {folder}: there is no such folder")
+    for name in ("config.yaml", "tokenizer.model"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"no run in {folder}: {name} is missing")
+    return read_config(folder / "config.yaml"), tokenizer.load(folder / "tokenizer.model")
+
+
+def check_tokenizer(folder: Path, by: Tokenizer, progress: Progress, name: str) -> None:
+    """Raise ValueError where the weights were trained with another tokenizer than the one beside them."""
+    if by.hash != progress.tokenizer:
+        raise ValueError(f"{folder / name} was not trained with {folder / 'tokenizer.model'}: their tokenizers differ")
+
+
+def newest_run() -> Path:
+    """Return the run under `runs/` whose weights were written last."""
+    runs = list(RUNS.glob("*/model.safetensors"))
+    if not runs:
+        raise FileNotFoundError(f"no run under {RUNS.resolve()}: train one by python train.py, or name one by --run")
+    return max(runs, key=lambda path: path.stat().st_mtime_ns).parent

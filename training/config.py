@@ -1,0 +1,188 @@
+"""What can be set: read from a YAML file, overridden on the command line, checked, and kept beside the weights."""
+
+import argparse
+import os
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+
+import yaml
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import TypeAdapter, ValidationError
+
+from data.config import DataConfig, TokenizerConfig
+from model.config import ModelConfig
+
+PROJECT = Path(__file__).resolve().parent.parent
+AtLeastOne = Annotated[int, Ge(1)]
+AtLeastZero = Annotated[int, Ge(0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long, in what steps and at what rate to train."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    steps: Annotated[AtLeastZero | None, "optimizer updates of the run; 0 prepares the text and stops"] = None
+    minutes: Annotated[
+        Annotated[float, Gt(0), Lt(1e6)] | None, "wall time from the first step to the last save, in place of steps"
+    ] = None
+    batch_size: Annotated[AtLeastOne, "sequences a step, all processes together"] = 8
+    micro_batch_size: Annotated[AtLeastOne | None, "sequences at once, to save memory; left out, the whole batch"] = None
+    learning_rate: Annotated[float, Gt(0), "highest rate"] = 2e-3
+    warmup: Annotated[float, Ge(0), Le(1), "share of the run in which the rate rises"] = 0.05
+    final_share: Annotated[float, Ge(0), Le(1), "share of the highest rate left at the end"] = 0.0
+    weight_decay: Annotated[float, Ge(0), "pull of matrices towards zero"] = 0.1
+    beta1: Annotated[float, Ge(0), Le(1), "AdamW's memory of the gradient"] = 0.9
+    beta2: Annotated[float, Ge(0), Le(1), "AdamW's memory of its square"] = 0.95
+    max_norm: Annotated[float, Gt(0), "gradients longer than this are shortened to it"] = 1.0
+    seed: Annotated[AtLeastZero, "decides weights, order of the text and dropout"] = 1
+    eval_every_steps: Annotated[AtLeastOne, "steps between evaluations on the validation documents"] = 500
+    eval_pieces: Annotated[
+        Annotated[int, Ge(1), Le(200_000)], "pieces of validation text that an evaluation in training covers at most"
+    ] = 50_000
+    sample_every_steps: Annotated[AtLeastZero, "steps between samples of text; 0 is off"] = 500
+    save_every_steps: Annotated[AtLeastOne, "steps between saves of the whole state"] = 500
+    log_every_steps: Annotated[AtLeastOne, "steps between lines of metrics.jsonl"] = 10
+    snapshots: Annotated[AtLeastZero, "about how many sets of weights to keep along the way; 0 is off"] = 20
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise ValueError("exactly one of steps and minutes must be set")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a run."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    train: TrainConfig
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], "where to compute"] = "auto"
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], "type of the matrix products"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], "compile the model before training"] = "auto"
+    wandb: Annotated[Literal["off", "offline", "online"], "log to Weights & Biases too"] = "off"
+
+
+# What may be given beside --resume; the text may have moved, since it is known by its hash.
+MAY_CHANGE = {"train.steps", "train.minutes", "train.log_every_steps", "device", "compile", "wandb", "data.path"}
+
+
+def settings() -> dict[str, Any]:
+    """Return the annotated type of every setting by its dotted name, such as `train.steps`."""
+    hints = {}
+    for name, hint in get_type_hints(Config, include_extras=True).items():
+        if is_dataclass(hint):
+            inner = get_type_hints(hint, include_extras=True)
+            hints.update({f"{name}.{part.name}": inner[part.name] for part in fields(hint)})
+        elif not name.startswith("__"):
+            hints[name] = hint
+    return hints
+
+
+def add_flags(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> None:
+    """Give `parser` a flag for every setting, or those whose names start with one of `only`; unset ones are absent."""
+    for name, hint in settings().items():
+        if only and not name.startswith(only):
+            continue
+        text = next((part for part in get_args(hint) if isinstance(part, str)), "")
+        choices = next((get_args(part) for part in get_args(hint) if get_args(part) and isinstance(get_args(part)[0], str)), None)
+        parser.add_argument(
+            f"--{name}",
+            dest=name,
+            default=argparse.SUPPRESS,
+            help=text.replace("%", "%%"),
+            **({"nargs": "+", "metavar": "PATH"} if name == "data.path" else {"type": reader(hint)}),
+            **({"choices": choices} if choices else {} if name == "data.path" else {"metavar": name.split(".")[-1].upper()}),
+        )
+
+
+def reader(hint: Any) -> Any:
+    """Return a function from a flag's text to a value of its type, as argparse wants it."""
+
+    def read(text: str) -> Any:
+        try:
+            return TypeAdapter(hint).validate_python(text)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(f"{error.errors()[0]['msg'].lower()}, not '{text}'") from None
+
+    return read
+
+
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that stood on the command line, by dotted name, paths made absolute."""
+    found = {name: value for name, value in vars(arguments).items() if name in settings()}
+    if "data.path" in found:
+        found["data.path"] = tuple(os.path.abspath(path) for path in found["data.path"])
+    if "tokenizer.path" in found:
+        found["tokenizer.path"] = os.path.abspath(found["tokenizer.path"])
+    return found
+
+
+def read_config(path: Path, overrides: dict[str, Any] | None = None) -> Config:
+    """Read a config file, with `overrides` by dotted name put over it; its own paths count from the project.
+
+    Raises ValueError or OSError in one line that names the file and every setting that is wrong.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no YAML in UTF-8: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict) or not all(isinstance(part, (dict, str, bool, type(None))) for part in tree.values()):
+        raise ValueError(f"{path} must hold sections such as 'model:' with settings in them")
+    overrides = overrides or {}
+    tree = {name: dict(part) if isinstance(part, dict) else part for name, part in tree.items() if part is not None}
+    for name in ("compile", "wandb"):  # YAML reads a bare on or off as true or false
+        if isinstance(tree.get(name), bool):
+            tree[name] = "on" if tree[name] else "off"
+    for name, other in (("steps", "minutes"), ("minutes", "steps")):
+        if f"train.{name}" in overrides and isinstance(tree.get("train"), dict):
+            tree["train"].pop(other, None)  # the command line silences the file's
+    for name, value in overrides.items():
+        section, _, setting = name.rpartition(".")
+        if section:
+            tree.setdefault(section, {})[setting] = value
+        else:
+            tree[setting] = value
+    try:
+        config = TypeAdapter(Config).validate_python(tree)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {'; '.join(explain(fault) for fault in error.errors())}") from None
+    return replace(
+        config,
+        data=replace(config.data, path=tuple(str(PROJECT / part) for part in config.data.path)),
+        tokenizer=replace(config.tokenizer, path=config.tokenizer.path and str(PROJECT / config.tokenizer.path)),
+    )
+
+
+def explain(fault: Any) -> str:
+    """Return one of pydantic's faults as `section.setting: what is wrong`."""
+    name = ".".join(str(part) for part in fault["loc"] if not str(part).startswith(("function-", "constrained-")))
+    if fault["type"] == "unexpected_keyword_argument":
+        return f"{name}: no such setting"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{name}: {message}" + ("" if fault["type"] in ("value_error", "missing") else f" (it is {fault['input']!r})")
+
+
+def as_yaml(config: Config) -> str:
+    """Return `config` as YAML that `read_config` reads back, paths inside the project counted from it."""
+    tree = asdict(config)
+    tree["data"]["path"] = [portable(path) for path in config.data.path]
+    tree["tokenizer"]["path"] = config.tokenizer.path and portable(config.tokenizer.path)
+    return yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
+
+
+def portable(path: str) -> str:
+    """Return `path` counted from the project where it lies inside, so that a moved project finds it again."""
+    absolute = Path(path)
+    return absolute.relative_to(PROJECT).as_posix() if absolute.is_relative_to(PROJECT) else str(absolute)
+
+
+def by_name(config: Config) -> dict[str, Any]:
+    """Return every setting by its dotted name."""
+    tree = asdict(config)
+    return {name: tree[name] if "." not in name else tree[name.split(".")[0]][name.split(".")[1]] for name in settings()}

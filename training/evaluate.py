@@ -1,0 +1,60 @@
+"""Bits per character: what a model makes of documents, in a figure that any tokenizer can be compared by."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.gpt import GPT
+
+
+@torch.no_grad()
+def total_bits(model: GPT, ids: np.ndarray, batch_size: int = 32) -> float:
+    """Return the sum of -log2 p over every piece of `ids` but the first, in float64 from fp32 logits.
+
+    ids: (pieces,), cut into consecutive windows of the context without overlap, the last one short; a piece is
+    predicted from those before it in its window alone. No dropout, no autocast, no generator; the model's mode is kept.
+    """
+    was_training = model.training
+    model.eval()
+    device, context = model.token.weight.device, model.config.context
+    full = (len(ids) - 1) // context * context
+    inputs = ids[:full].reshape(-1, context)
+    targets = ids[1 : full + 1].reshape(-1, context)
+    batches = [(inputs[at : at + batch_size], targets[at : at + batch_size]) for at in range(0, len(inputs), batch_size)]
+    if full < len(ids) - 1:
+        batches.append((ids[None, full:-1], ids[None, full + 1 :]))
+    nats = sum(float(losses(model, *as_tensors(x, y, device)).double().sum()) for x, y in batches)
+    model.train(was_training)
+    return nats / math.log(2)
+
+
+def losses(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return -ln p of each target: (B, T) and (B, T) -> (B · T,)."""
+    return F.cross_entropy(model(inputs).flatten(0, 1).float(), targets.flatten(), reduction="none")
+
+
+def as_tensors(inputs: np.ndarray, targets: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return both as int64 on `device`."""
+    return (
+        torch.from_numpy(inputs.astype(np.int64)).to(device, non_blocking=True),
+        torch.from_numpy(targets.astype(np.int64)).to(device, non_blocking=True),
+    )
+
+
+def copied_share(samples: list[str], documents: list[str], length: int = 30) -> float:
+    """Return the share of the `length`-character stretches of `samples` that stand word for word in `documents`."""
+    wanted = [stretch for text in samples for stretch in stretches(text, length)]
+    if not wanted:
+        return 0.0
+    missing = set(wanted)
+    for document in documents:
+        missing.difference_update(stretches(document, length))
+    return sum(stretch not in missing for stretch in wanted) / len(wanted)
+
+
+def stretches(text: str, length: int) -> list[str]:
+    """Return every run of `length` characters in `text`, one beginning at each character."""
+    return [text[start : start + length] for start in range(len(text) - length + 1)]

@@ -1,0 +1,135 @@
+"""From a prompt to text: the model chooses pieces, this turns them into characters and knows when to stop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.read import nfc
+from data.tokenizer import MARK, UNKNOWN, Stream, Tokenizer
+from model.generate import Choice, generate
+from model.gpt import GPT
+
+
+@dataclass
+class Continuation:
+    """One continuation of a prompt while it grows."""
+
+    prompt: str  # after NFC
+    ids: list[int]  # of the prompt, the mark first; new pieces follow
+    seed: int
+    completion: str = ""
+    log_probabilities: list[float] = field(default_factory=list)  # natural, one a new piece
+    next: list[list[dict[str, Any]]] = field(default_factory=list)  # each step's likeliest pieces
+    stopped: str | None = None  # end, stop or tokens
+    unfinished: bool = False  # whether the last character was left out, its bytes incomplete
+
+
+class Writer:
+    """Writes on from prompts with one model and its tokenizer."""
+
+    def __init__(self, model: GPT, tokenizer: Tokenizer) -> None:
+        self.model, self.tokenizer = model, tokenizer
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """Return what the model reads for `prompt`: the document mark, then its pieces."""
+        return [MARK, *self.tokenizer.encode(prompt)]
+
+    def write(
+        self,
+        prompt: str,
+        tokens: int,
+        choice: Choice,
+        seeds: list[int],
+        stops: tuple[str, ...] = (),
+        no_stop: bool = False,
+        show_next: int = 0,
+        say: Callable[[Continuation, str], None] = lambda continuation, text: None,
+    ) -> list[Continuation]:
+        """Return a continuation of `prompt` for each seed, all written at once.
+
+        Each ends at the document mark (unless `no_stop`, where a blank line stands for it), before the first of the
+        texts `stops`, or after `tokens` pieces. `say` is given each stretch of new text as soon as it is certain.
+        """
+        ids = self.prompt_ids(prompt)
+        texts = [Continuation(nfc(prompt), list(ids), seed) for seed in seeds]
+        endings = [Ending(self.tokenizer, ids, tuple(nfc(stop) for stop in stops)) for _ in seeds]
+        generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
+        steps = generate(self.model, ids, choice, generators, banned=(UNKNOWN,))
+        for _ in range(tokens):
+            if all(text.stopped for text in texts):
+                break
+            pieces, logits = next(steps)
+            for row, (text, ending) in enumerate(zip(texts, endings, strict=True)):
+                if text.stopped:
+                    continue
+                piece = int(pieces[row])
+                if show_next:
+                    text.next.append(self.likeliest(logits[row], show_next))
+                if piece == MARK and not no_stop:
+                    text.stopped = "end"
+                    continue
+                text.ids.append(piece)
+                text.log_probabilities.append(float(logits[row].double().log_softmax(dim=0)[piece]))
+                new = ending.add(piece)
+                text.completion += new
+                say(text, new)
+                if ending.found:
+                    text.stopped = "stop"
+        for text, ending in zip(texts, endings, strict=True):
+            rest = ending.rest()
+            text.completion += rest
+            say(text, rest)
+            text.stopped = text.stopped or "tokens"
+            text.unfinished = ending.unfinished
+        return texts
+
+    def likeliest(self, logits: Tensor, count: int) -> list[dict[str, Any]]:
+        """Return the `count` likeliest pieces by the model's own probabilities, before any setting: (V,) -> list."""
+        top = logits.double().softmax(dim=0).topk(min(count, logits.numel()))
+        return [
+            {"id": id, "piece": self.tokenizer.piece(id), "probability": probability}
+            for probability, id in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+        ]
+
+
+class Ending:
+    """Turns pieces into text, and holds back what may yet become one of the stop texts."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], stops: tuple[str, ...]) -> None:
+        self._stream = Stream(tokenizer)
+        for id in prompt_ids:  # so that the first new piece knows whether a line starts with it
+            self._stream.add(id)
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held = ""
+        self.found = False
+
+    def add(self, piece: int) -> str:
+        """Return the text that `piece` makes certain."""
+        self._held += "\n\n" if piece == MARK else ""
+        self._held += self._stream.add(piece)
+        places = [at for at in map(self._held.find, self._stops) if at >= 0]
+        if places:
+            self.found = True
+            text, self._held = self._held[: min(places)], ""
+            return text
+        keep = max((overlap(self._held, stop) for stop in self._stops), default=0)
+        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return text
+
+    def rest(self) -> str:
+        """Return what is still held back, once no more pieces come."""
+        text, self._held = self._held, ""
+        return text
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the bytes of a last character are incomplete."""
+        return not self.found and self._stream.unfinished
+
+
+def overlap(text: str, stop: str) -> int:
+    """Return how many characters at the end of `text` are the beginning of `stop`."""
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
