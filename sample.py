@@ -166,7 +166,7 @@ def show_next(text: "Continuation", writer: "Writer") -> None:
             sign = "→" if entry["id"] == taken else " "
             print(f"  {sign} {entry['probability']:6.1%} {bar} {writer.tokenizer.label(entry['id'])}")
         before.append(taken)
-    print(writer.tokenizer.decode(before))
+    print(text.prompt + text.completion)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Train a model on your text: python train.py --data.path my.txt --train.minutes 5"""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from training.config import MAY_CHANGE, PROJECT, Config, add_flags, as_yaml, by_name, given, read_config
@@ -47,6 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     documents = enough(read_documents(config.data, say), say)
     prepared = prepare(documents, config.tokenizer, config.train.eval_pieces, say)
+    if options.resume and prepared.tokenizer.hash != checkpoint.open_parts(folder)[1].hash:
+        own = replace(config.tokenizer, path=str(folder / "tokenizer.model"))  # a library may train another today
+        prepared = prepare(documents, own, config.train.eval_pieces, say)
     del documents
     if config.train.steps == 0:
         say("prepared; 0 steps to train")

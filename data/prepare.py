@@ -117,7 +117,8 @@ def prepare(
 
 def chosen(documents: list[str], by: Tokenizer, pieces: int) -> list[str]:
     """Return, in order, the documents with the lowest content hashes that together stay within `pieces`."""
-    taken, total = set(), 0
+    taken: set[int] = set()
+    total = 0
     for index in sorted(range(len(documents)), key=lambda index: position_by_content(documents[index])):
         total += len(by.encode(documents[index])) + 1
         if total > pieces and taken:
@@ -129,8 +130,9 @@ def chosen(documents: list[str], by: Tokenizer, pieces: int) -> list[str]:
 def save(path: Path, tokens: Tokens, by: Tokenizer) -> None:
     """Write one side with the hash of the tokenizer that made it."""
     counts = {"documents": tokens.documents, "characters": tokens.characters, "bytes": tokens.bytes}
-    metadata = {"format": FORMAT, "tokenizer": by.hash, "counts": json.dumps(counts)}
-    save_file({"ids": tokens.ids}, path, metadata=metadata)
+    # In one entry, since safetensors writes several in no fixed order, and the same input shall give the same bytes.
+    metadata = json.dumps({"format": FORMAT, "tokenizer": by.hash, "counts": counts})
+    save_file({"ids": tokens.ids}, path, metadata={"malssi": metadata})
 
 
 def load(place: Path, hashed: str) -> Prepared:
@@ -143,10 +145,9 @@ def open_tokens(path: Path, by: Tokenizer) -> Tokens:
     """Map one side from disk, so that memory does not grow with the text."""
     try:
         with safe_open(path, "np") as file:
-            metadata = file.metadata() or {}
+            metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
             kind = file.get_slice("ids").get_dtype()
             shape = file.get_slice("ids").get_shape()
-            counts = json.loads(metadata.get("counts", "{}"))
     except (SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if metadata.get("format") != FORMAT or metadata.get("tokenizer") != by.hash:
@@ -156,4 +157,4 @@ def open_tokens(path: Path, by: Tokenizer) -> Tokens:
         raise ValueError(f"{path} holds ids as {kind}, where {by.vocab_size} pieces call for U{dtype.itemsize * 8}")
     with path.open("rb") as raw:
         header = int.from_bytes(raw.read(8), "little")
-    return Tokens(np.memmap(path, dtype, "r", offset=8 + header, shape=tuple(shape)), **counts)
+    return Tokens(np.memmap(path, dtype, "r", offset=8 + header, shape=tuple(shape)), **metadata["counts"])

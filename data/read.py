@@ -39,7 +39,7 @@ def read_documents(config: DataConfig, say: Say = lambda line: None) -> list[str
 
     Raises ValueError or OSError in one line where a file is missing, empty of text, or not to be decoded.
     """
-    files = find_files(config.path)
+    files = find_files(config.path, say)
     documents: list[str] = []
     for file in files:
         text, encoding = decode(file.read_bytes(), config.encoding, str(file))
@@ -69,13 +69,19 @@ def enough(documents: list[str], say: Say = lambda line: None) -> list[str]:
     return stretches
 
 
-def find_files(paths: tuple[str, ...]) -> list[Path]:
-    """Return the text files that files, folders (searched whole) and globs name, each once, in order."""
+def find_files(paths: tuple[str, ...], say: Say = lambda line: None) -> list[Path]:
+    """Return the text files that files, folders (searched whole) and globs name, each once, in order.
+
+    A folder's README.md tells of the texts and is none of them: left out, and said.
+    """
     found: dict[Path, None] = {}
     for path in paths:
         if os.path.isdir(path):
             names = [name for name in sorted(Path(path).rglob("*")) if name.suffix.lower() in SUFFIXES]
-            names = [name for name in names if name.is_file() and name.name.lower() != "readme.md"]
+            for name in [name for name in names if name.name.lower() == "readme.md"]:
+                say(f"{name}: left out (name it by --data.path to read it)")
+                names.remove(name)
+            names = [name for name in names if name.is_file()]
             if not names:
                 raise ValueError(f"no {' or '.join(SUFFIXES)} file in the folder {path}")
         elif os.path.exists(path):

@@ -1,9 +1,14 @@
 """What the tests share: a tiny model whose axes all differ in size, a tokenizer, a corpus, a way to call the doors."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +17,7 @@ from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
 from model.config import ModelConfig
 from model.gpt import GPT
+from training.door import run_door
 
 PROJECT = Path(__file__).resolve().parent.parent
 V, B, T = 31, 3, 7  # vocabulary, sequences, positions: each axis of a size that no other has
@@ -27,6 +33,15 @@ def make_model(**changes) -> GPT:
     """A model of 2 layers, 5 heads of width 4, context 16."""
     settings = {"layers": 2, "heads": 5, "width": 20, "context": 16} | changes
     return GPT(ModelConfig(**settings), V).eval()
+
+
+def wide(**changes) -> GPT:
+    """A model with opinions: its matrices are larger than those of an untrained one."""
+    model = make_model(**changes)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.data.mul_(8)
+    return model
 
 
 @pytest.fixture
@@ -69,27 +84,51 @@ SMALL = (
 ).split()
 
 
-def door(name: str, *arguments: object, cwd: Path, **more) -> subprocess.CompletedProcess:
-    """Run one of the doors as a person would; nothing outside `cwd` is written but the prepared tokens."""
-    environment = {**os.environ, "PYTHONUTF8": "0", **more.pop("env", {})}
-    return subprocess.run(
+@dataclass
+class Result:
+    """What a door left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def door(name: str, *arguments: object, cwd: Path, stdin: str = "") -> Result:
+    """Call a door in this process as its command line would, from the folder `cwd`."""
+    out, err = io.StringIO(), io.StringIO()
+    before, threads = os.getcwd(), torch.get_num_threads()
+    os.chdir(cwd)
+    try:
+        with redirect_stdout(out), redirect_stderr(err), mock.patch("sys.stdin", io.StringIO(stdin)):
+            code = run_door(import_module(name).main, [str(argument) for argument in arguments])
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else 0
+    finally:
+        os.chdir(before)
+        torch.set_num_threads(threads)
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def process(name: str, *arguments: object, cwd: Path, **environment: str) -> Result:
+    """Run a door as a process of its own, with Python told to report every file opened in the locale's encoding."""
+    done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", str(PROJECT / f"{name}.py"), *map(str, arguments)],
         cwd=cwd,
-        env=environment,
+        env={**os.environ, **environment},
         capture_output=True,
-        text=True,
         encoding="utf-8",
         timeout=120,
         check=False,
-        stdin=more.pop("stdin", subprocess.DEVNULL),
-        **more,
+        stdin=subprocess.DEVNULL,
     )
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of forty steps on two hundred one-line documents, trained once for all tests that only read it."""
     folder = tmp_path_factory.mktemp("trained")
+    torch.set_num_threads(1)
     (folder / "lines.txt").write_text("\n".join(sentences(200)) + "\n", encoding="utf-8")
     result = door(
         "train", "--data.path", "lines.txt", "--data.unit", "line", *SMALL, "--train.steps", 40, "--run", "runs/lines",

@@ -1,6 +1,7 @@
 """A run's files: each replaced whole, none ever unpickled."""
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ class Progress:
     seconds: float = 0.0
     threads: int = 1
     finished: bool = False
-    validation_bits_per_character: float | None = None
+    best: float = math.inf  # validation bits per character of the best weights so far, those of model.safetensors
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -52,8 +53,8 @@ def replace_file(path: Path, content: bytes) -> None:
 def save(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
     """Save `tensors` and `progress` as safetensors, replacing the file whole."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, "progress": json.dumps(asdict(progress))}
-    replace_file(path, safetensors.torch.save(tensors, metadata))
+    metadata = json.dumps({"format": FORMAT, **asdict(progress)})  # one entry: several come in no fixed order
+    replace_file(path, safetensors.torch.save(tensors, {"malssi": metadata}))
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], Progress]:
@@ -62,11 +63,11 @@ def load(path: Path) -> tuple[dict[str, Tensor], Progress]:
         raise FileNotFoundError(f"{path} is missing, so the run cannot be used")
     try:
         with safe_open(path, "pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise ValueError(f"{path} is of format {metadata.get('format')!r}, not {FORMAT!r}")
-            return {name: file.get_tensor(name) for name in file.keys()}, Progress(**json.loads(metadata["progress"]))
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+            metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
+            if (found := metadata.pop("format", None)) != FORMAT:
+                raise ValueError(f"{path} is of format {found!r}, not {FORMAT!r}")
+            return {name: file.get_tensor(name) for name in file.keys()}, Progress(**metadata)  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, AttributeError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 

@@ -3,8 +3,9 @@
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,19 +106,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def cut_metrics(path: Path, step: int) -> None:
     """Leave only the lines up to `step`: those after it were not saved and will come again."""
-    keep(path, (json.dumps(values) + "\n" for values in read_metrics(path) if values["step"] <= step))
+    if path.exists():
+        lines = (json.dumps(values) + "\n" for values in read_metrics(path) if values["step"] <= step)
+        replace_file(path, "".join(lines).encode("utf-8"))
 
 
 def cut_samples(path: Path, step: int) -> None:
     """Leave only the samples up to `step`."""
     if path.exists():
-        blocks = ("\n" + path.read_text(encoding="utf-8", errors="replace")).split("\n=== step ")[1:]
-        keep(path, (f"=== step {block.rstrip()}\n\n" for block in blocks if int(block.split("\n")[0]) <= step))
-
-
-def keep(path: Path, lines: Iterable[str]) -> None:
-    if path.exists():
-        replace_file(path, "".join(lines).encode("utf-8"))
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        later = (heading.start() for heading in re.finditer(r"^=== step (\d+)\n", text, re.M) if int(heading[1]) > step)
+        replace_file(path, text[: next(later, len(text))].encode("utf-8"))
 
 
 def draw_curve(folder: Path) -> None:

@@ -4,6 +4,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -126,7 +127,7 @@ class Trainer:
             self.prepared.train.ids, self.config.model.context, self.config.train.seed, Place(progress.epoch, progress.used)
         )
         _, best = checkpoint.load(self.folder / "model.safetensors")
-        self.best, self.best_step = best.validation_bits_per_character or math.inf, best.step
+        self.best, self.best_step = best.best, best.step
         for snapshot in (self.folder / "snapshots").glob("step-*.safetensors"):
             if int(snapshot.stem.removeprefix("step-")) > self.step:
                 snapshot.unlink()
@@ -260,17 +261,17 @@ class Trainer:
         self.log.validation(self.step, figure)
         if figure < self.best:
             self.best, self.best_step = figure, self.step
-            checkpoint.save(self.folder / "model.safetensors", self.model.state_dict(), self.where(figure))
+            self.save_weights(self.folder / "model.safetensors", self.model.state_dict())
         self.evaluation_seconds = time.perf_counter() - began
 
     def save(self) -> None:
         """Save everything that going on needs, in one file."""
         self.log.flush()
         tensors = checkpoint.state_tensors(self.model, self.optimizer, self.scaler)
-        checkpoint.save(self.folder / "state.safetensors", tensors, self.where(self.best))
+        checkpoint.save(self.folder / "state.safetensors", tensors, self.where())
 
-    def where(self, figure: float) -> Progress:
-        """Return where the run stands, with the validation figure that belongs to the file."""
+    def where(self) -> Progress:
+        """Return where the run stands."""
         return Progress(
             step=self.step,
             text=self.prepared.text_hash,
@@ -280,7 +281,7 @@ class Trainer:
             seconds=self.seconds if hasattr(self, "started") else self.seconds_before,
             threads=self.threads,
             finished=self.finished,
-            validation_bits_per_character=figure,
+            best=self.best,
         )
 
     def sample(self) -> None:
@@ -306,7 +307,11 @@ class Trainer:
         if self.snapshots:
             (self.folder / "snapshots").mkdir(exist_ok=True)
             weights = {name: tensor.half() for name, tensor in self.model.state_dict().items()}
-            checkpoint.save(self.folder / "snapshots" / f"step-{self.step}.safetensors", weights, self.where(self.best))
+            self.save_weights(self.folder / "snapshots" / f"step-{self.step}.safetensors", weights)
+
+    def save_weights(self, path: Path, weights: dict[str, Tensor]) -> None:
+        """Save weights without the time they took, so that the same run gives the same bytes."""
+        checkpoint.save(path, weights, replace(self.where(), seconds=0.0))
 
 
 def memory_estimate(config: Config, model: GPT) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.conftest import B, T, V, make_model
+from tests.conftest import B, T, V, make_model, wide
 
 POSITIONS = ["learned", "rotary", "sinusoidal", "none"]
 
@@ -67,10 +67,7 @@ def test_without_position_and_mask_order_is_unknown(ids):
     # A mask alone already tells the order, and so does any position.
     assert not torch.allclose(tiny.look(ids[:, order])[0], tiny.look(ids)[0][:, order], atol=1e-3)
     for position in POSITIONS[:3]:
-        placed = make_model(position=position)
-        placed.token.weight.data.mul_(20)  # at the initial scale positions hardly show
-        if position == "learned":
-            placed.position.data.mul_(20)
+        placed = wide(position=position)  # at the initial scale positions hardly show
         moved = placed.look(ids[:, order], mask=False)[0]
         assert not torch.allclose(moved, placed.look(ids, mask=False)[0][:, order], atol=1e-3), position
 

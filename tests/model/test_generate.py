@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from model.generate import Choice, draw, generate, probabilities
-from tests.conftest import V, make_model
+from tests.conftest import V, make_model, wide
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, 2.5], [0.0, 0.0, 3.0, 0.0, 0.0]])
 
@@ -17,25 +17,17 @@ def run(model, prompt, steps, choice=Choice(temperature=0), seeds=(0,), **more):
     return torch.stack([pieces for pieces, _ in pairs], dim=1), torch.stack([logits for _, logits in pairs], dim=1)
 
 
-def wide(**changes):
-    """A model with opinions, so that greedy choices differ."""
-    model = make_model(**changes)
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            parameter.data.mul_(8)
-    return model
-
-
 @pytest.mark.parametrize("position", ["learned", "rotary", "sinusoidal", "none"])
 @pytest.mark.parametrize("length", [1, 5, 15, 16, 17, 50])
 def test_cached_equals_uncached_past_the_context(position, length):
     model = wide(position=position)
     prompt = [(7 * index) % V for index in range(length)]
-    pieces, logits = run(model, prompt, 40)
-    plain_pieces, plain_logits = run(model, prompt, 40, cached=False)
-    assert torch.equal(pieces, plain_pieces)
-    assert_close(logits, plain_logits, atol=1e-4, rtol=1e-5)
-    assert len(pieces.unique()) > 3
+    for choice in (Choice(temperature=0), Choice(temperature=1.5)):
+        pieces, logits = run(model, prompt, 40, choice)
+        plain_pieces, plain_logits = run(model, prompt, 40, choice, cached=False)
+        assert torch.equal(pieces, plain_pieces)
+        assert_close(logits, plain_logits, atol=1e-4, rtol=1e-5)
+    assert len(pieces.unique()) > 5
 
 
 def test_past_the_context_the_newest_half_is_read_again():

@@ -1,0 +1,46 @@
+"""Windows are full, reach the last token, and can be found again at any place."""
+
+import numpy as np
+import pytest
+
+from data.batches import Place, Windows
+
+
+def test_every_window_is_full_and_reaches_the_last_token():
+    ids = np.arange(10, dtype=np.uint16)
+    windows = Windows(ids, context=4, seed=0)
+    starts = {int(start) for epoch in range(200) for start in windows.starts(epoch)}
+    assert starts == set(range(6))  # the last one ends in the last token
+    for _ in range(50):
+        inputs, targets = windows.next(3)
+        assert inputs.shape == targets.shape == (3, 4)
+        assert (targets == inputs + 1).all()
+
+
+def test_one_window_at_the_least_length_and_none_below():
+    assert [Windows(np.arange(5), 4, seed).starts(0).tolist() for seed in range(5)] == [[0]] * 5
+    with pytest.raises(ValueError, match="has 4 pieces, and a context of 4 needs at least 5"):
+        Windows(np.arange(4), 4, 0)
+
+
+def test_an_epoch_visits_each_piece_once():
+    windows = Windows(np.arange(1000), 16, 3)
+    starts = np.sort(windows.starts(0))
+    assert (np.diff(starts) == 16).all() and starts[0] < 16 and starts[-1] + 16 + 16 > 999
+    assert not np.array_equal(windows.starts(0), windows.starts(1))
+    assert not np.array_equal(windows.starts(0), Windows(np.arange(1000), 16, 4).starts(0))
+
+
+def test_any_place_can_be_found_again():
+    windows = Windows(np.arange(100), 8, 1)
+    for _ in range(7):  # 35 windows: over an epoch end, since an epoch has 11 or 12
+        windows.next(5)
+    assert windows.place.epoch >= 2
+    again = Windows(np.arange(100), 8, 1, Place(windows.place.epoch, windows.place.used))
+    for _ in range(5):
+        assert np.array_equal(windows.next(5)[0], again.next(5)[0])
+
+
+def test_a_batch_may_span_epochs():
+    inputs, _ = Windows(np.arange(9), 4, 0).next(7)
+    assert inputs.shape == (7, 4)

@@ -1,0 +1,69 @@
+"""The shipped corpus is what its README says."""
+
+import re
+from collections import Counter, defaultdict
+from itertools import combinations
+
+import pytest
+
+from data.config import DataConfig
+from data.read import nfc, part, read_documents, split
+from tests.conftest import PROJECT
+
+FOLDER = PROJECT / "data" / "corpus"
+FILES = sorted(FOLDER.glob("*.txt"))
+KEPT_FOR_LOOKING = [
+    "나는 사과를 맛있게 먹었다",
+    "고양이가 강아지를 쫓았다",
+    "강아지가 고양이를 쫓았다",
+    "카페에서 기다렸는데 결국 바람 맞았어",
+    "사과는 냉장고에 넣는 게 좋을까? 이유도 알려줘.",
+]
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return read_documents(DataConfig(path=(str(FOLDER),)))
+
+
+def test_files_are_plain():
+    for file in FILES:
+        raw = file.read_bytes()
+        text = raw.decode("utf-8")
+        assert nfc(text) == text and "\r" not in text and not text.startswith("\ufeff") and "\0" not in text, file
+
+
+def test_counts_by_genre(documents):
+    table = {}
+    for line in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines():
+        if match := re.fullmatch(r"\| (\w+) \| .* \| (\d+) \| (\d+) \| ([\d,]+) \|", line):
+            table[match[1]] = (int(match[2]), int(match[3]), int(match[4].replace(",", "")))
+    counted = defaultdict(lambda: [0, 0, 0])
+    for file in FILES:
+        texts = list(part(file.read_text(encoding="utf-8"), "document"))
+        for at, number in enumerate((1, len(texts), sum(map(len, texts)))):
+            counted[file.name.split("-")[0]][at] += number
+    assert table == {genre: tuple(numbers) for genre, numbers in counted.items()}
+    assert len(documents) == sum(row[1] for row in table.values()) == 3863
+
+
+def test_no_document_twice_and_no_near_twin(documents):
+    assert len(set(documents)) == len(documents)
+    shingles = [{text[at : at + 8] for at in range(len(text) - 7)} for text in documents]
+    holders = defaultdict(list)
+    for index, stretches in enumerate(shingles):
+        for stretch in stretches:
+            holders[stretch].append(index)
+    shared = Counter(pair for indices in holders.values() for pair in combinations(indices, 2))
+    largest = max(count / (len(shingles[a]) + len(shingles[b]) - count) for (a, b), count in shared.items())
+    assert round(largest, 3) == 0.039
+
+
+def test_the_split_is_the_one_described(documents):
+    train, validation = split(documents)
+    assert (len(train), len(validation), sum(len(text) + 1 for text in validation)) == (3667, 196, 58_139)
+
+
+@pytest.mark.parametrize("sentence", KEPT_FOR_LOOKING)
+def test_what_is_for_looking_stands_nowhere(documents, sentence):
+    assert not [text for text in documents if sentence in text]

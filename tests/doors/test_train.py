@@ -1,0 +1,264 @@
+"""What train.py promises beside the training itself."""
+
+import ast
+import os
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+import yaml
+
+from tests.conftest import PROJECT, SMALL, door, process, sentences
+from training import checkpoint
+from training.log import read_metrics
+
+
+def train(cwd, *arguments, steps=3):
+    result = door("train", *SMALL, *([] if steps is None else ["--train.steps", steps]), *arguments, cwd=cwd)
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def test_from_a_text_file_to_a_run(tmp_path, corpus):
+    result = train(tmp_path, "--data.path", corpus.name)
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    run = tmp_path / "runs" / "tiny"
+    names = {"config.yaml", "tokenizer.model", "model.safetensors", "state.safetensors", "metrics.jsonl", "samples.txt", "curve.png"}
+    assert {path.name for path in run.iterdir()} == names
+    for words in ("60 documents by unit 'document'", "parameters", "epochs", "MB of memory", "precision", "validation", "done"):
+        if words != "precision":  # asked for by name, so nothing to tell
+            assert words in result.stdout, words
+    assert yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["data"]["path"] == [str(corpus)]
+    again = train(tmp_path, "--data.path", corpus.name)
+    assert "this run is runs/tiny-2" in again.stdout.replace(os.sep, "/")
+    for name in ("model.safetensors", "tokenizer.model"):  # the same seed, the same bytes
+        assert (run / name).read_bytes() == (tmp_path / "runs" / "tiny-2" / name).read_bytes()
+
+
+def test_zero_steps_prepare_and_stop(tmp_path, corpus):
+    result = train(tmp_path, "--data.path", corpus, steps=0)
+    assert result.returncode == 0 and "prepared" in result.stdout and not (tmp_path / "runs").exists()
+
+
+def test_fifty_steps_save_though_the_interval_is_longer(tmp_path, corpus):
+    train(tmp_path, "--data.path", corpus, "--train.save_every_steps", 2000, "--run", "short", steps=50)
+    assert checkpoint.load(tmp_path / "short" / "state.safetensors")[1].step == 50
+
+
+@pytest.mark.parametrize("unit, content", [("file", "\n".join(sentences(300))), ("line", "\n".join(sentences(300)))])
+def test_units_from_the_command_line(tmp_path, unit, content):
+    (tmp_path / "mine.txt").write_text(content, encoding="utf-8")
+    result = train(tmp_path, "--data.path", "mine.txt", "--data.unit", unit, "--run", "mine")
+    assert result.returncode == 0
+    assert ("fewer than 20 documents" in result.stdout) == (unit == "file")
+
+
+def test_decomposed_text_in_a_decomposed_folder_is_the_same_run(tmp_path):
+    text = "\n".join(sentences(60))
+    for form in ("NFC", "NFD"):
+        folder = tmp_path / unicodedata.normalize(form, f"한글 폴더 {form}")
+        folder.mkdir()
+        (folder / "글.txt").write_text(unicodedata.normalize(form, text), encoding="utf-8")
+        result = train(tmp_path, "--data.path", folder, "--data.unit", "line", "--run", form)
+        assert result.returncode == 0, result.stderr
+    assert (tmp_path / "NFC" / "model.safetensors").read_bytes() == (tmp_path / "NFD" / "model.safetensors").read_bytes()
+
+
+def test_code_pages_are_told_apart(tmp_path):
+    (tmp_path / "windows.txt").write_bytes("\n".join(sentences(60)).encode("cp949"))
+    result = train(tmp_path, "--data.path", "windows.txt", "--data.unit", "line", steps=0)
+    assert result.returncode == 0 and "windows.txt: read as cp949" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, code, words",
+    [
+        (["--train.minutes", "1"], 2, "exclude each other"),
+        (["--train.step", "1"], 2, "unrecognized arguments"),
+        (["--model.layers", "x"], 2, "valid integer"),
+        (["--resume", "--init-from", "x"], 2, "--init-from"),
+        (["--config", "missing.yaml"], 1, "missing.yaml"),
+        (["--data.path", "missing.txt"], 1, "no such file or folder: .*missing.txt"),
+        (["--data.encoding", "utf-99"], 1, "utf-99"),
+        (["--model.heads", "3"], 1, "multiple of heads"),
+        (["--model.context", "5000"], 1, "needs at least 5,001"),
+        (["--precision", "fp16"], 1, "fp16 needs CUDA"),
+        (["--tokenizer.path", "missing.model"], 1, "missing.model"),
+        (["--resume", "--run", "missing"], 1, "no run in missing"),
+        (["--init-from", "missing"], 1, "no run in missing"),
+    ],
+)
+def test_faults_are_one_line_and_leave_nothing(tmp_path, corpus, arguments, code, words):
+    import re
+
+    result = train(tmp_path, *([] if "--data.path" in arguments else ["--data.path", corpus]), *arguments)
+    assert result.returncode == code and re.search(words, result.stderr), result.stderr
+    assert code == 2 or len(result.stderr.splitlines()) == 1
+    assert not [path for path in tmp_path.rglob("*.safetensors")]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n\n", "나는 사과를 먹었다.".encode(), "나는\n그는\n".encode()])
+def test_texts_too_small_to_train_on(tmp_path, content):
+    (tmp_path / "small.txt").write_bytes(content)
+    result = train(tmp_path, "--data.path", "small.txt")
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_a_bad_rate_stops_the_run(tmp_path, corpus):
+    result = train(tmp_path, "--data.path", corpus, "--train.learning_rate", 1e30, "--train.max_norm", 1e30, "--train.warmup", 0, "--run", "bad", steps=50)
+    assert result.returncode == 1 and "stopped before step" in result.stderr and "at rate " in result.stderr
+
+
+def test_starting_from_another_run(run, tmp_path, corpus):
+    before = (run / "model.safetensors").read_bytes()
+    result = door(
+        "train", "--init-from", run, "--data.path", corpus, "--train.steps", 2, "--train.snapshots", 0, "--run", "next",
+        "--train.learning_rate", "1e-9", "--device", "cpu", "--precision", "fp32", cwd=tmp_path,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "next" / "tokenizer.model").read_bytes() == (run / "tokenizer.model").read_bytes()
+    old, new = (checkpoint.load(folder / "model.safetensors")[0] for folder in (run, tmp_path / "next"))
+    assert all(abs(old[name] - new[name]).max() < 1e-6 for name in old)
+    assert (run / "model.safetensors").read_bytes() == before
+    result = door("train", "--init-from", run, "--data.path", corpus, "--model.width", 64, cwd=tmp_path)
+    assert result.returncode == 1 and "--model.width must stay" in result.stderr
+
+
+def test_compiling_that_fails_goes_on_without(tmp_path, corpus, monkeypatch):
+    import torch
+
+    def broken(model):
+        def forward(ids):
+            raise RuntimeError("no compiler")
+
+        return forward
+
+    monkeypatch.setattr(torch, "compile", broken)
+    result = door("train", *SMALL, "--data.path", corpus, "--train.steps", 3, "--compile", "on", "--run", "on", cwd=tmp_path)
+    assert result.returncode == 0 and result.stdout.count("compiling failed") == 1
+    train(tmp_path, "--data.path", corpus, "--run", "off")
+    assert (tmp_path / "on" / "model.safetensors").read_bytes() == (tmp_path / "off" / "model.safetensors").read_bytes()
+
+
+def test_as_a_process_it_opens_every_file_by_name_of_its_encoding(tmp_path, corpus):
+    flags = [*SMALL, "--data.path", corpus, "--train.steps", 2, "--train.sample_every_steps", 1, "--train.snapshots", 3]
+    result = process("train", *flags, "--run", "run", cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 0, result.stderr
+    ours = [line for line in result.stderr.splitlines() if str(PROJECT) in line]
+    assert not ours
+    for name, arguments in (("sample", ["--tokens", 3]), ("evaluate", [])):
+        result = process(name, "--run", "run", *arguments, cwd=tmp_path)
+        assert result.returncode == 0 and not [line for line in result.stderr.splitlines() if str(PROJECT) in line]
+
+
+@pytest.mark.parametrize("name", ["train", "sample", "evaluate"])
+def test_help_needs_no_torch(name, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')", encoding="utf-8")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(PROJECT)!r}]; sys.argv = ['{name}.py', '--help']; import {name}; {name}.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0 and "--run" in done.stdout and done.stderr == ""
+
+
+def test_wandb_is_never_imported_unless_asked_and_never_stops_a_run(tmp_path, corpus, monkeypatch):
+    class Broken:
+        asked: list[dict] = []
+
+        @staticmethod
+        def Api():
+            raise RuntimeError("no network")
+
+        @staticmethod
+        def init(**settings):
+            Broken.asked.append(settings)
+            return Broken
+
+        @staticmethod
+        def log(*_, **__):
+            raise RuntimeError("no network")
+
+        @staticmethod
+        def finish():
+            raise RuntimeError("no network")
+
+    monkeypatch.setitem(sys.modules, "wandb", None)  # importing it fails
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert "without it" not in train(tmp_path, "--data.path", corpus, "--run", "off").stdout
+    missing = train(tmp_path, "--data.path", corpus, "--wandb", "offline", "--run", "missing")
+    assert missing.returncode == 0 and missing.stdout.count("wandb is not installed") == 1
+    monkeypatch.setitem(sys.modules, "wandb", Broken)
+    result = train(tmp_path, "--data.path", corpus, "--wandb", "online", "--run", "broken")
+    assert result.returncode == 0 and "wandb has no key" in result.stdout and Broken.asked[0]["mode"] == "offline"
+    assert len(read_metrics(tmp_path / "broken" / "metrics.jsonl")) == 5
+
+
+@pytest.mark.parametrize(
+    "card, built, name, words",
+    [(True, False, "auto", "without CUDA"), (True, False, "cuda", "without CUDA"), (False, False, "cuda", "not available"), (False, False, "mps", "not available")],
+)
+def test_devices_that_are_not_there(monkeypatch, card, built, name, words):
+    import torch
+
+    from training import device
+
+    monkeypatch.setattr(device, "nvidia_card", lambda: card)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = []
+    if name == "auto":
+        assert device.choose_device(name, said.append).type == "cpu"
+        assert words in said[0] and "pytorch.org" in said[0]
+    else:
+        with pytest.raises(ValueError, match=words):
+            device.choose_device(name)
+
+
+def test_on_the_cpu_nothing_asks_cuda(monkeypatch):
+    import torch
+
+    from training import device
+
+    def touched(*_, **__):
+        raise AssertionError("CUDA was asked")
+
+    for function in ("is_available", "device_count", "is_bf16_supported", "current_device", "init"):
+        monkeypatch.setattr(torch.cuda, function, touched)
+    chosen = device.choose_device("cpu")
+    assert device.choose_precision("auto", chosen) in (torch.float32, torch.bfloat16)
+
+
+def test_precision_follows_the_processor(monkeypatch):
+    import torch
+
+    from training import device
+
+    cpu, said = torch.device("cpu"), []
+    for native, rates, expected in ((False, {}, torch.float32), (True, {torch.bfloat16: 4e11, torch.float32: 1e11}, torch.bfloat16), (True, {torch.bfloat16: 1e11, torch.float32: 1e11}, torch.float32)):
+        monkeypatch.setattr(device, "native_bf16", lambda native=native: native)
+        monkeypatch.setattr(device, "product_rate", lambda dtype, rates=rates: rates[dtype])
+        assert device.choose_precision("auto", cpu, said.append) == expected
+    monkeypatch.setattr(device, "native_bf16", lambda: False)
+    assert device.choose_precision("bf16", cpu, said.append) == torch.bfloat16
+    assert len(said) == 4 and "slow" in said[3]
+    assert device.choose_precision("auto", torch.device("mps")) == torch.float32
+
+
+def test_bf16_asked_for_by_hand_trains(tmp_path, corpus):
+    result = door("train", *SMALL, "--data.path", corpus, "--train.steps", 3, "--precision", "bf16", "--run", "half", cwd=tmp_path)
+    assert result.returncode == 0
+    weights, _ = checkpoint.load(tmp_path / "half" / "state.safetensors")
+    assert {str(tensor.dtype) for name, tensor in weights.items() if name.startswith("model.")} == {"torch.float32"}
+    assert door("sample", "--run", "half", "--tokens", 3, "--precision", "bf16", cwd=tmp_path).returncode == 0
+
+
+def test_the_ground_knows_nothing_of_what_stands_on_it():
+    allowed = {"model": {"model"}, "data": {"data"}, "training": {"training", "model", "data"}}
+    for folder, floors in allowed.items():
+        for path in (PROJECT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                for name in names:
+                    top = name.split(".")[0]
+                    assert top not in {"model", "data", "training", "train", "sample", "evaluate"} - floors, (path, name)
+    for path in PROJECT.glob("*.py"):
+        assert path.stem not in sys.stdlib_module_names

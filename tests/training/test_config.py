@@ -1,0 +1,102 @@
+"""Settings come from a file and the command line, are checked by name, and are kept whole."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from model.gpt import GPT
+from training.config import PROJECT, add_flags, as_yaml, by_name, given, read_config, settings
+
+SHIPPED = sorted((PROJECT / "configs").glob("*.yaml"))
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    return folder / "mine.yaml"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_config_builds(path):
+    config = read_config(path)
+    assert config.train.steps is not None  # so that a seed reproduces it
+    with torch.device("meta"):
+        model = GPT(config.model, config.tokenizer.vocab_size)
+        logits = model(torch.zeros(2, config.model.context, dtype=torch.long))
+    assert logits.shape == (2, config.model.context, config.tokenizer.vocab_size)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_what_is_kept_beside_a_run_reads_back_the_same(path, tmp_path):
+    config = read_config(path, {"train.learning_rate": 1e-5, "compile": "off"})
+    assert read_config(write(tmp_path, as_yaml(config))) == config
+
+
+def test_paths_inside_the_project_are_kept_movable():
+    assert yaml.safe_load(as_yaml(read_config(SHIPPED[0])))["data"]["path"] == ["data/corpus"]
+
+
+def test_the_command_line_goes_over_the_file(tmp_path):
+    path = write(tmp_path, "model: {layers: 2, width: 40}\ntrain: {steps: 7, learning_rate: 1e-3}\ncompile: off\n")
+    config = read_config(path, {"model.layers": 3, "train.minutes": 2.0})
+    assert (config.model.layers, config.model.width, config.train.learning_rate) == (3, 40, 1e-3)
+    assert (config.train.steps, config.train.minutes) == (None, 2.0)  # one silences the other
+    assert config.compile == "off"  # YAML reads a bare off as false
+    assert read_config(path).train.steps == 7
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("model: {layrs: 2}\ntrain: {steps: 1}", "model.layrs: no such setting"),
+        ("modell: {layers: 2}\ntrain: {steps: 1}", "modell: no such setting"),
+        ("model: {layers: 0}\ntrain: {steps: 1}", "model.layers: .*greater than or equal to 1"),
+        ("model: {layers: many}\ntrain: {steps: 1}", "model.layers: .*valid integer.*'many'"),
+        ("model: {position: left}\ntrain: {steps: 1}", "model.position: .*'learned'"),
+        ("model: {width: 10, heads: 3}\ntrain: {steps: 1}", "multiple of heads"),
+        ("tokenizer: {coverage: 2}\ntrain: {steps: 1}", "coverage must lie between"),
+        ("train: {steps: 1, minutes: 1}", "exactly one of steps and minutes"),
+        ("model: {layers: 2}", "train"),
+        ("train: {minutes: .nan}", "train.minutes"),
+        ("- a list", "must hold sections"),
+        ("model: [1]\ntrain: {steps: 1}", "must hold sections"),
+        ("train: {steps: 1", "no YAML"),
+        ("", "train"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, text, words):
+    with pytest.raises(ValueError, match=f"mine.yaml.*{words}") as caught:
+        read_config(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="no YAML in UTF-8"):
+        read_config(tmp_path / "mine.yaml")
+
+
+def test_flags_are_read_by_the_type_of_their_field(capsys):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    found = given(parser.parse_args(["--train.learning_rate", "1e-3", "--model.bias", "true", "--data.path", "a", "b"]))
+    assert found == {
+        "train.learning_rate": 1e-3,
+        "model.bias": True,
+        "data.path": (str(Path("a").absolute()), str(Path("b").absolute())),
+    }
+    for wrong in (["--train.steps", "x"], ["--train.step", "1"], ["--train.seed", "-1"], ["--data.unit", "page"]):
+        with pytest.raises(SystemExit) as caught:
+            parser.parse_args(wrong)
+        assert caught.value.code == 2
+    assert "--train.steps" in capsys.readouterr().err
+
+
+def test_every_setting_has_a_name_and_a_help():
+    config = read_config(SHIPPED[0])
+    assert set(by_name(config)) == set(settings())
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    assert all(action.help for action in parser._actions)

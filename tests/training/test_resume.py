@@ -1,0 +1,278 @@
+"""A run that was stopped and resumed is bit for bit the run that was not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import train as train_door
+from data.config import TokenizerConfig
+from data.prepare import prepare
+from tests.conftest import PROJECT, SMALL, door, process, sentences
+from training import checkpoint, loop
+from training.config import Config, read_config
+from training.log import read_metrics
+
+STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    return prepare(sentences(120), TokenizerConfig(vocab_size=330), 10_000, folder=folder)
+
+
+def make_config(**overrides) -> Config:
+    """Dropout on, or the generators go untested; two epochs or more in twenty steps; through warm-up."""
+    settings = {
+        "model.layers": 1, "model.heads": 2, "model.width": 16, "model.context": 16, "model.dropout": 0.1,
+        "train.steps": STEPS, "train.batch_size": 8, "train.micro_batch_size": 3, "train.warmup": 0.7,
+        "train.eval_every_steps": 5, "train.save_every_steps": 4, "train.sample_every_steps": 5,
+        "device": "cpu", "precision": "fp32", "compile": "off",
+    }  # fmt: skip
+    return read_config(PROJECT / "configs" / "tiny.yaml", settings | overrides)
+
+
+def run(config, prepared, folder: Path, stop_after: int | None = None, resume: bool = False) -> bool:
+    """Train, as if Ctrl-C came during step `stop_after`."""
+    take = loop.Trainer.step_once
+
+    def step_once(self) -> None:
+        if self.step + 1 == stop_after:
+            os.kill(os.getpid(), signal.SIGINT)
+        take(self)
+
+    loop.Trainer.step_once = step_once
+    try:
+        return loop.train(config, prepared, folder, resume)
+    finally:
+        loop.Trainer.step_once = take
+
+
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "state.safetensors")
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    for name, tensor in state(one).items():
+        assert torch.equal(tensor, state(other)[name]), name
+    for name, tensor in load_file(one / "model.safetensors").items():
+        assert torch.equal(tensor, load_file(other / "model.safetensors")[name]), name
+    hidden = ("seconds", "tokens_per_second")
+    lines = [[{k: v for k, v in line.items() if k not in hidden} for line in read_metrics(folder / "metrics.jsonl")] for folder in (one, other)]
+    assert lines[0] == lines[1]
+    assert (one / "samples.txt").read_text(encoding="utf-8") == (other / "samples.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def whole(prepared, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    torch.set_num_threads(1)
+    assert run(make_config(), prepared, folder)
+    epoch = checkpoint.load(folder / "state.safetensors")[1].epoch
+    assert epoch >= 1  # the stops below have epoch ends between them
+    return folder
+
+
+@pytest.mark.parametrize("stops", [[10], [1], [3, 9, 13], [19]])
+def test_resumed_equals_uninterrupted(prepared, whole, tmp_path, stops):
+    for number, stop in enumerate(stops):
+        assert not run(make_config(), prepared, tmp_path, stop, resume=number > 0)
+        assert checkpoint.load(tmp_path / "state.safetensors")[1].step == stop
+    torch.manual_seed(99)  # whatever happened in between
+    assert run(make_config(), prepared, tmp_path, resume=True)
+    if min(stops) >= 5:
+        assert_same_run(whole, tmp_path)
+    else:  # stopped before the first evaluation, it is evaluated then, so that there is something to read
+        for name, tensor in state(whole).items():
+            assert torch.equal(tensor, state(tmp_path)[name]), name
+
+
+def test_evaluating_more_often_changes_nothing_learned(prepared, whole, tmp_path):
+    changes = {"train.eval_every_steps": 1, "train.sample_every_steps": 1, "train.save_every_steps": 1, "train.snapshots": 0}
+    assert run(make_config(**changes), prepared, tmp_path)
+    for name, tensor in state(whole).items():
+        assert torch.equal(tensor, state(tmp_path)[name]), name
+
+
+def test_another_seed_is_another_run(prepared, whole, tmp_path):
+    assert run(make_config(**{"train.seed": 2}), prepared, tmp_path)
+    assert not torch.equal(state(whole)["model.token.weight"], state(tmp_path)["model.token.weight"])
+
+
+def test_a_larger_total_goes_on_with_what_the_schedule_then_says(prepared, tmp_path):
+    config = make_config()
+    assert run(config, prepared, tmp_path)
+    longer = make_config(**{"train.steps": 2 * STEPS})
+    assert run(longer, prepared, tmp_path, resume=True)
+    rates = {line["step"]: line["learning_rate"] for line in read_metrics(tmp_path / "metrics.jsonl") if "loss" in line}
+    assert rates[40] > 0 and max(rates) == 40
+    from training.schedule import learning_rate
+
+    assert rates[30] == pytest.approx(learning_rate(29 / 40, longer.train))
+
+
+def test_another_text_or_tokenizer_is_refused(prepared, whole, tmp_path):
+    other = prepare(sentences(121), TokenizerConfig(vocab_size=331), 10_000, folder=tmp_path)
+    with pytest.raises(ValueError, match="state.safetensors was not trained with .*tokenizer.model"):
+        loop.train(make_config(), other, whole, resume=True)
+    import dataclasses
+
+    swapped = dataclasses.replace(other, tokenizer=prepared.tokenizer)
+    with pytest.raises(ValueError, match="the text is not the one"):
+        loop.train(make_config(), swapped, whole, resume=True)
+
+
+def test_the_threads_of_the_run_are_used_again(prepared, whole, capsys):
+    torch.set_num_threads(2)
+    loop.train(make_config(), prepared, whole, resume=True)
+    assert torch.get_num_threads() == 1
+    assert "using 1 threads as this run did before" in capsys.readouterr().out
+
+
+def test_snapshots_are_spaced_by_the_logarithm(prepared, whole):
+    steps = sorted(int(path.stem.removeprefix("step-")) for path in (whole / "snapshots").iterdir())
+    assert steps[0] == 0 and steps[-1] == STEPS and 8 <= len(steps) <= 20
+    half = load_file(whole / "snapshots" / f"step-{STEPS}.safetensors")
+    assert all(tensor.dtype == torch.float16 for tensor in half.values())
+    assert torch.equal(half["token.weight"], state(whole)["model.token.weight"].half())
+
+
+def test_minutes_are_wall_time(prepared, tmp_path):
+    config = make_config(**{"train.steps": None, "train.minutes": 0.05, "train.eval_every_steps": 1000})
+    began = time.perf_counter()
+    assert run(config, prepared, tmp_path)
+    assert 2.5 < time.perf_counter() - began < 5  # three seconds and the start
+    last = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "loss" in line][-1]
+    assert last["learning_rate"] < 0.01 * config.train.learning_rate  # the schedule came to its end
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_save(prepared, tmp_path):
+    config = make_config(**{"train.learning_rate": 1e30, "train.warmup": 0.0, "train.max_norm": 1e30})
+    with pytest.raises(ArithmeticError, match=r"stopped before step \d+ at rate .*the loss is"):
+        run(config, prepared, tmp_path)
+    tensors, progress = checkpoint.load(tmp_path / "state.safetensors")
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+    assert progress.step <= 4
+
+
+def test_killed_at_any_moment_it_is_the_same_run(tmp_path, corpus):
+    """SIGKILL three times at moments that the clock decides; then to the end."""
+    flags = [*SMALL, "--model.dropout", "0.1", "--train.steps", "150", "--train.save_every_steps", "7", "--train.eval_every_steps", "20"]
+    start = ["--data.path", str(corpus), *flags, "--run"]
+    assert process("train", *start, "undisturbed", cwd=tmp_path).returncode == 0
+    command = [sys.executable, str(PROJECT / "train.py")]
+    for number, steps_alive in enumerate((9, 40, 90)):
+        arguments = ["--resume", "--run", "killed"] if number else [*start, "killed"]
+        with subprocess.Popen([*command, *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            until = time.monotonic() + 60
+            while time.monotonic() < until and process.poll() is None:
+                lines = read_metrics(tmp_path / "killed" / "metrics.jsonl")
+                if lines and lines[-1]["step"] >= steps_alive:
+                    break
+                time.sleep(0.002)
+            process.kill()
+    result = process("train", "--resume", "--run", "killed", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+def test_ctrl_c_saves_and_exits_130(tmp_path, corpus):
+    command = [sys.executable, str(PROJECT / "train.py"), "--data.path", str(corpus), *SMALL, "--train.steps", "100000"]
+    with subprocess.Popen([*command, "--run", "stopped"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8") as process:
+        for line in process.stdout:
+            if line.startswith("step 10 "):
+                process.send_signal(signal.SIGINT)
+                break
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, err
+    assert "stopped and saved; go on by: python train.py --resume --run stopped" in out
+    step = checkpoint.load(tmp_path / "stopped" / "state.safetensors")[1].step
+    assert 10 <= step < 100_000 and step == read_metrics(tmp_path / "stopped" / "metrics.jsonl")[-1]["step"] or step % 10
+    assert (tmp_path / "stopped" / "curve.png").stat().st_size > 1000
+    assert door("sample", "--run", "stopped", "--tokens", "3", cwd=tmp_path).returncode == 0
+
+
+def test_finished_runs_and_clashing_settings(run_copy, tmp_path):
+    result = door("train", "--resume", "--run", run_copy, cwd=tmp_path)
+    assert result.returncode == 0 and "is finished" in result.stdout
+    before = {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()}
+    result = door("train", "--resume", "--run", run_copy, "--model.width", 32, "--train.seed", 1, cwd=tmp_path)
+    assert result.returncode == 1 and "--model.width cannot change" in result.stderr and "--train.seed" not in result.stderr
+    result = door("train", "--run", run_copy, "--train.steps", 5, cwd=tmp_path)
+    assert result.returncode == 1 and "holds something already" in result.stderr
+    assert before == {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()}
+    result = door("train", "--resume", "--run", run_copy, "--train.steps", 45, cwd=tmp_path)
+    assert result.returncode == 0 and "train.steps is now 45 (was 40)" in result.stdout, result.stderr
+    assert checkpoint.load(run_copy / "state.safetensors")[1].step == 45
+
+
+@pytest.fixture
+def run_copy(run, tmp_path):
+    import shutil
+
+    shutil.copytree(run.parent.parent, tmp_path / "copy")
+    config = tmp_path / "copy" / "runs" / "lines" / "config.yaml"
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace(str(run.parent.parent), str(tmp_path / "copy")), encoding="utf-8")
+    return tmp_path / "copy" / "runs" / "lines"
+
+
+def test_a_damaged_or_missing_file_of_a_run_is_named(run_copy, tmp_path):
+    for name in ("state.safetensors", "model.safetensors", "tokenizer.model", "config.yaml"):
+        whole = (run_copy / name).read_bytes()
+        for content in (whole[: len(whole) // 2], b"", None):
+            if content is None:
+                (run_copy / name).unlink()
+            elif name == "config.yaml":
+                (run_copy / name).write_bytes(b"model: [")
+            else:
+                (run_copy / name).write_bytes(content)
+            result = door("train", "--resume", "--run", run_copy, "--train.steps", "41", cwd=tmp_path)
+            assert result.returncode == 1 and name in result.stderr and "Traceback" not in result.stderr, (name, result.stderr)
+            assert len(result.stderr.splitlines()) <= 2
+        (run_copy / name).write_bytes(whole)
+
+
+def test_nothing_is_ever_unpickled():
+    sources = [*PROJECT.glob("*.py"), *(path for part in ("data", "model", "training") for path in (PROJECT / part).rglob("*.py"))]
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        assert "torch.load(" not in text and "pickle" not in text.replace("unpickled", ""), path
+
+
+def test_the_newest_run_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no run under .*python train.py"):
+        checkpoint.newest_run()
+    for age, name in enumerate(("old", "new", "older")):
+        file = tmp_path / "runs" / name / "model.safetensors"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"")
+        os.utime(file, (1000 - [2, 1, 3][age], 1000 - [2, 1, 3][age]))
+    assert checkpoint.newest_run().name == "new"
+
+
+def test_a_taken_name_is_counted_on(tmp_path):
+    assert train_door.free_folder(tmp_path / "tiny").name == "tiny"
+    for name in ("tiny", "tiny-2"):
+        (tmp_path / name).mkdir()
+    assert train_door.free_folder(tmp_path / "tiny").name == "tiny-3"
+
+
+def test_metrics_are_lines_of_json(whole):
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    training = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in training] == [*range(1, 11), 20]
+    assert set(training[0]) == {"step", "seconds", "loss", "bits_per_character", "learning_rate", "tokens_per_second"}
+    validation = [line for line in lines if "loss" not in line]
+    assert [line["step"] for line in validation] == [0, 5, 10, 15, 20]
+    assert set(validation[0]) == {"step", "validation_bits_per_character"}
+    assert training[-1]["loss"] < training[0]["loss"]
