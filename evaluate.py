@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     from training.device import choose_device
     from training.evaluate import total_bits
 
+    if options.precision in ("bf16", "fp16"):
+        notice("bits per character are defined in fp32: measured in fp32")
     run = open_run(options.run, choose_device(options.device, notice))
     train, documents = find_documents(run, options)
     tokens = encode(documents, run.tokenizer)

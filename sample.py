@@ -78,7 +78,10 @@ def interact(writer: "Writer", choice: "Choice", options: argparse.Namespace) ->
     """Write on from each line of standard input until it ends."""
     notice("a prompt a line; Ctrl-D ends")
     for line in iter(lambda: ask("> "), None):
-        write(writer, choice, options, line)
+        try:
+            write(writer, choice, options, line)
+        except ValueError as error:  # a bad line ends the line, not the session
+            notice(f"error: {error}")
     return DONE
 
 

@@ -26,7 +26,7 @@ def total_bits(model: GPT, ids: np.ndarray, batch_size: int = 32) -> float:
     batches = [(inputs[at : at + batch_size], targets[at : at + batch_size]) for at in range(0, len(inputs), batch_size)]
     if full < len(ids) - 1:
         batches.append((ids[None, full:-1], ids[None, full + 1 :]))
-    nats = sum(float(losses(model, *as_tensors(x, y, device)).double().sum()) for x, y in batches)
+    nats = sum(float(losses(model, *as_tensors(x, y, device)).cpu().double().sum()) for x, y in batches)
     model.train(was_training)
     return nats / math.log(2)
 

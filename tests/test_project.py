@@ -1,0 +1,30 @@
+"""What holds of the project as a whole: both READMEs tell the same, and no command in them is made up."""
+
+import re
+
+import pytest
+
+from tests.conftest import PROJECT
+
+READMES = [PROJECT / "README.md", PROJECT / "README.ko.md"]
+
+
+def commands(path):
+    blocks = re.findall(r"^```bash\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
+    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+def test_both_readmes_give_the_same_commands():
+    assert commands(READMES[0]) == commands(READMES[1]) != []
+
+
+@pytest.mark.parametrize("path", READMES, ids=lambda path: path.name)
+def test_every_flag_and_link_is_real(path):
+    text = path.read_text(encoding="utf-8")
+    sources = "".join(source.read_text(encoding="utf-8") for source in [*PROJECT.glob("*.py"), *(PROJECT / "training").glob("*.py")])
+    from training.config import settings
+
+    for flag in set(re.findall(r"(?<![\w-])--([a-z][a-z_.-]+)", text)):
+        assert flag in settings() or f'"--{flag}"' in sources, flag
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (PROJECT / link).exists(), link
