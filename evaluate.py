@@ -19,8 +19,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(__doc__)
     add_reading_flags(parser)
     add_flags(parser, only=("data.path", "data.unit", "data.encoding"))
-    parser.add_argument("--copied", action="store_true", help="also the share of samples that stand in the training text")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="windows at once; the figure is the same")
+    parser.add_argument(
+        "--copied", action="store_true", help="also the share of samples that stand in the training text"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="windows at once; the figure is the same"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
     options = parser.parse_args(arguments)
     if options.batch_size < 1:
@@ -102,7 +106,8 @@ def as_text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['run']} at step {result['step']}: {result['bits_per_character']:.4f} bits per character, "
         f"{result['bits_per_byte']:.4f} per byte",
-        f"{result['documents']:,} documents, {result['pieces']:,} pieces, {result['characters']:,} characters, {result['bytes']:,} bytes",
+        f"{result['documents']:,} documents, {result['pieces']:,} pieces, {result['characters']:,} characters, "
+        f"{result['bytes']:,} bytes",
     ]
     if "copied" in result:
         lines.append(

@@ -20,19 +20,37 @@ def make_parser() -> Parser:
     parser = Parser(__doc__)
     add_reading_flags(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--prompt", default="", metavar="TEXT", help="what to write on from (--prompt=-… for a leading dash)")
+    source.add_argument(
+        "--prompt", default="", metavar="TEXT", help="what to write on from (--prompt=-… for a leading dash)"
+    )
     source.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from this file, UTF-8")
-    source.add_argument("--interactive", action="store_true", help="stay loaded and write on from each line that comes in")
+    source.add_argument(
+        "--interactive", action="store_true", help="stay loaded and write on from each line that comes in"
+    )
     parser.add_argument("--tokens", type=int, default=200, metavar="N", help="most pieces to write")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="X", help="below 1 safer, above 1 wilder, 0 always the likeliest")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="X",
+        help="below 1 safer, above 1 wilder, 0 always the likeliest",
+    )
     parser.add_argument("--top-k", type=int, default=0, metavar="N", help="draw from the N likeliest pieces; 0 is off")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="draw from the likeliest that reach X together; 1 is off")
-    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="weaken pieces already there; 1 is off")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, metavar="X", help="draw from the likeliest that reach X together; 1 is off"
+    )
+    parser.add_argument(
+        "--repetition-penalty", type=float, default=1.0, metavar="X", help="weaken pieces already there; 1 is off"
+    )
     parser.add_argument("--stop", nargs="+", default=[], metavar="TEXT", help="end before any of these texts")
     parser.add_argument("--count", type=int, default=1, metavar="N", help="continuations, written in one batch")
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; left out, drawn and told")
-    parser.add_argument("--no-stop", action="store_true", help="go on past the end of a document, a blank line in its place")
-    parser.add_argument("--show-next", type=int, default=0, metavar="K", help="show each step's K likeliest pieces instead of the text")
+    parser.add_argument(
+        "--no-stop", action="store_true", help="go on past the end of a document, a blank line in its place"
+    )
+    parser.add_argument(
+        "--show-next", type=int, default=0, metavar="K", help="show each step's K likeliest pieces instead of the text"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line in place of text")
     return parser
 

@@ -13,10 +13,16 @@ DEFAULT = PROJECT / "configs" / "tiny.yaml"
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line, prepare the text, train."""
     parser = Parser(__doc__)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings to start from; left out, configs/tiny.yaml")
-    parser.add_argument("--run", type=Path, metavar="DIR", help="folder of the run; left out, runs/NAME after the config")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings to start from; left out, configs/tiny.yaml"
+    )
+    parser.add_argument(
+        "--run", type=Path, metavar="DIR", help="folder of the run; left out, runs/NAME after the config"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run, or with the newest one under runs/")
-    parser.add_argument("--init-from", type=Path, metavar="DIR", help="start from the weights and tokenizer of this run")
+    parser.add_argument(
+        "--init-from", type=Path, metavar="DIR", help="start from the weights and tokenizer of this run"
+    )
     add_flags(parser)
     options = parser.parse_args(arguments)
     overrides = given(options)
@@ -90,7 +96,10 @@ def resumed(folder: Path, overrides: dict[str, object]) -> Config:
     changed = {name: overrides[name] for name in ("train.steps", "train.minutes") if name in overrides}
     for name, value in changed.items():
         if value != known[name]:
-            say(f"{name} is now {value} (was {known[name]}): the learning rate falls to its end by then, from where that puts it")
+            say(
+                f"{name} is now {value} (was {known[name]}): the learning rate goes on as in a run of that length "
+                "and falls to its end by then"
+            )
     return read_config(folder / "config.yaml", overrides)
 
 
@@ -99,11 +108,15 @@ def inherited(folder: Path, overrides: dict[str, object]) -> dict[str, object]:
     from training import checkpoint
 
     config, _ = checkpoint.open_parts(folder)
-    shared = {name: value for name, value in by_name(config).items() if name.startswith("model.") and name != "model.dropout"}
+    shared = {
+        name: value for name, value in by_name(config).items() if name.startswith("model.") and name != "model.dropout"
+    }
     shared["tokenizer.path"] = str((folder / "tokenizer.model").resolve())
     clashing = [name for name, value in shared.items() if name in overrides and overrides[name] != value]
     if clashing:
-        raise ValueError(f"{', '.join('--' + name for name in clashing)} must stay as in {folder}, whose weights are taken")
+        raise ValueError(
+            f"{', '.join('--' + name for name in clashing)} must stay as in {folder}, whose weights are taken"
+        )
     return shared
 
 

@@ -17,7 +17,9 @@ def commands() -> list[str]:
 
 def main(which: str) -> None:
     """Run the commands of one kind; stop at the first that fails."""
-    chosen = [command for command in commands() if ("-m pytest" in command) == (which == "test") and "-m venv" not in command]
+    chosen = [
+        command for command in commands() if ("-m pytest" in command) == (which == "test") and "-m venv" not in command
+    ]
     if not chosen:
         sys.exit(f"no {which} command in {README}")
     for command in chosen:

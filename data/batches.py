@@ -26,8 +26,8 @@ class Windows:
         """ids: (pieces,). Raises ValueError where they do not fill one window and its last target."""
         if len(ids) < context + 1:
             raise ValueError(
-                f"the training side has {len(ids):,} pieces, and a context of {context} needs at least {context + 1:,}: "
-                "add text or lower --model.context"
+                f"the training side has {len(ids):,} pieces, and a context of {context} needs at least "
+                f"{context + 1:,}: add text or lower --model.context"
             )
         self.ids, self.context, self.seed = ids, context, seed
         self.place = place or Place()

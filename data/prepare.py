@@ -1,4 +1,4 @@
-"""From documents to token files: split, train the tokenizer on the training side, encode both sides, keep the result."""
+"""From documents to token files: split, train the tokenizer on one side, encode both, keep the result."""
 
 import hashlib
 import json
@@ -138,7 +138,9 @@ def save(path: Path, tokens: Tokens, by: Tokenizer) -> None:
 def load(place: Path, hashed: str) -> Prepared:
     """Open a prepared folder; raises ValueError where a file is damaged or another tokenizer's."""
     by = tokenizer.load(place / "tokenizer.model")
-    return Prepared(by, open_tokens(place / "train.safetensors", by), open_tokens(place / "validation.safetensors", by), hashed)
+    return Prepared(
+        by, open_tokens(place / "train.safetensors", by), open_tokens(place / "validation.safetensors", by), hashed
+    )
 
 
 def open_tokens(path: Path, by: Tokenizer) -> Tokens:

@@ -42,7 +42,9 @@ class Tokenizer:
         self._bytes = [self._bytes_of(id) for id in range(self.vocab_size)]
         usable = self._processor.is_control(MARK) and self._processor.is_unknown(UNKNOWN)
         if not usable or not all(self._processor.is_byte(id) for id in self._byte_ids(bytes(range(256)))):
-            raise ValueError("the tokenizer lacks byte pieces or the document mark: train one here, without --tokenizer.path")
+            raise ValueError(
+                "the tokenizer lacks byte pieces or the document mark: train one here, without --tokenizer.path"
+            )
 
     @property
     def vocab_size(self) -> int:
@@ -151,10 +153,15 @@ def train(documents: list[str], config: TokenizerConfig, say: Say = lambda line:
     if model is None:
         least, most = attempt(documents, config, TINY)[1], attempt(documents, config, HUGE)[1]
         size = min(max(config.vocab_size, least), most)
-        say(f"vocab_size {config.vocab_size:,} does not suit this text, which allows {least:,} to {most:,}: {size:,} taken")
+        say(
+            f"vocab_size {config.vocab_size:,} does not suit this text, which allows {least:,} to {most:,}: "
+            f"{size:,} taken"
+        )
         model, bound = attempt(documents, config, size)
     if model is None:
-        raise ValueError(f"no {config.kind} tokenizer of {config.vocab_size:,} pieces can be made: try vocab_size {bound:,}")
+        raise ValueError(
+            f"no {config.kind} tokenizer of {config.vocab_size:,} pieces can be made: try vocab_size {bound:,}"
+        )
     return Tokenizer(model)
 
 

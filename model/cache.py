@@ -31,6 +31,9 @@ class Cache(list[LayerCache]):
 def empty_cache(layers: int, shape: tuple[int, int, int, int], like: Tensor) -> Cache:
     """Return a cache for `layers` layers of `shape` (B, H, context, D), of the type and device of `like`."""
     return Cache(
-        LayerCache(torch.zeros(shape, dtype=like.dtype, device=like.device), torch.zeros(shape, dtype=like.dtype, device=like.device))
+        LayerCache(
+            torch.zeros(shape, dtype=like.dtype, device=like.device),
+            torch.zeros(shape, dtype=like.dtype, device=like.device),
+        )
         for _ in range(layers)
     )

@@ -1,6 +1,7 @@
 """The stack of blocks between two uses of one matrix: pieces to vectors at the bottom, vectors to pieces at the top."""
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from model.attention import Look
 from model.block import Block
-from model.cache import Cache, empty_cache
+from model.cache import Cache, LayerCache, empty_cache
 from model.config import ModelConfig
 from model.position import rotary_table, sinusoidal_table
 
@@ -45,7 +46,9 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 writes = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
-                nn.init.normal_(parameter, std=INITIAL_STD / math.sqrt(2 * self.config.layers) if writes else INITIAL_STD)
+                nn.init.normal_(
+                    parameter, std=INITIAL_STD / math.sqrt(2 * self.config.layers) if writes else INITIAL_STD
+                )
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
@@ -56,18 +59,23 @@ class GPT(nn.Module):
         Returns (B, T, V). Raises ValueError where old and new together pass the context.
         """
         x = self.embed(ids, cache.length if cache else 0)  # (B, T, C)
-        for index, block in enumerate(self.blocks):
-            x = block(x, cache[index] if cache else None)
+        for block, layer in self.layers(cache):
+            x = block(x, layer)
         return self.head(x)
 
     def look(self, ids: Tensor, cache: Cache | None = None, mask: bool = True) -> tuple[Tensor, list[Look]]:
         """Return the logits as `forward` does without dropout, and every layer's `Look`."""
         x = self.embed(ids, cache.length if cache else 0)
         looks = []
-        for index, block in enumerate(self.blocks):
-            x, look = block.look(x, cache[index] if cache else None, mask)
+        for block, layer in self.layers(cache):
+            x, look = block.look(x, layer, mask)
             looks.append(look)
         return self.head(x), looks
+
+    def layers(self, cache: Cache | None) -> list[tuple[Block, LayerCache | None]]:
+        """Return every block, with its layer of the cache if there is one."""
+        blocks = cast(list[Block], list(self.blocks))
+        return list(zip(blocks, cache or [None] * len(blocks), strict=True))
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
         """Give each piece its vector, and its position's where positions are added: (B, T) -> (B, T, C)."""

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -85,9 +84,13 @@ def state_tensors(model: GPT, optimizer: Optimizer, scaler: torch.amp.GradScaler
     return tensors
 
 
-def restore(tensors: dict[str, Tensor], model: GPT, optimizer: Optimizer, scaler: torch.amp.GradScaler, path: Path) -> None:
+def restore(
+    tensors: dict[str, Tensor], model: GPT, optimizer: Optimizer, scaler: torch.amp.GradScaler, path: Path
+) -> None:
     """Put what `state_tensors` returned back in its place. Raises ValueError where the two do not fit."""
-    load_weights(model, {name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")}, path)
+    load_weights(
+        model, {name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")}, path
+    )
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"optimizer\.(\d+)\.(\w+)", name):
@@ -106,7 +109,9 @@ def load_weights(model: GPT, weights: dict[str, Tensor], path: Path) -> None:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise ValueError(f"{path} does not fit the model that config.yaml beside it describes: {' '.join(str(error).split())[:200]}") from None
+        raise ValueError(
+            f"{path} does not fit the model that config.yaml beside it describes: {' '.join(str(error).split())[:200]}"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,10 @@ class TrainConfig:
         Annotated[float, Gt(0), Lt(1e6)] | None, "wall time from the first step to the last save, in place of steps"
     ] = None
     batch_size: Annotated[AtLeastOne, "sequences a step, all processes together"] = 8
-    micro_batch_size: Annotated[AtLeastOne | None, "sequences at once, to save memory; left out, the whole batch"] = None
+    micro_batch_size: Annotated[AtLeastOne | None, "sequences at once, to save memory; left out, the whole batch"] = (
+        None
+    )
+    optimizer: Annotated[Literal["adamw", "muon"], "muon: Muon for the blocks' matrices, AdamW for the rest"] = "adamw"
     learning_rate: Annotated[float, Gt(0), "highest rate"] = 2e-3
     warmup: Annotated[float, Ge(0), Le(1), "share of the run in which the rate rises"] = 0.05
     final_share: Annotated[float, Ge(0), Le(1), "share of the highest rate left at the end"] = 0.0
@@ -90,14 +93,22 @@ def add_flags(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> No
         if only and not name.startswith(only):
             continue
         text = next((part for part in get_args(hint) if isinstance(part, str)), "")
-        choices = next((get_args(part) for part in get_args(hint) if get_args(part) and isinstance(get_args(part)[0], str)), None)
+        choices = next(
+            (get_args(part) for part in get_args(hint) if get_args(part) and isinstance(get_args(part)[0], str)), None
+        )
         parser.add_argument(
             f"--{name}",
             dest=name,
             default=argparse.SUPPRESS,
             help=text.replace("%", "%%"),
             **({"nargs": "+", "metavar": "PATH"} if name == "data.path" else {"type": reader(hint)}),
-            **({"choices": choices} if choices else {} if name == "data.path" else {"metavar": name.split(".")[-1].upper()}),
+            **(
+                {"choices": choices}
+                if choices
+                else {}
+                if name == "data.path"
+                else {"metavar": name.split(".")[-1].upper()}
+            ),
         )
 
 
@@ -165,7 +176,9 @@ def explain(fault: Any) -> str:
     if fault["type"] == "unexpected_keyword_argument":
         return f"{name}: no such setting"
     message = fault["msg"].removeprefix("Value error, ")
-    return f"{name}: {message}" + ("" if fault["type"] in ("value_error", "missing") else f" (it is {fault['input']!r})")
+    return f"{name}: {message}" + (
+        "" if fault["type"] in ("value_error", "missing") else f" (it is {fault['input']!r})"
+    )
 
 
 def as_yaml(config: Config) -> str:
@@ -185,4 +198,6 @@ def portable(path: str) -> str:
 def by_name(config: Config) -> dict[str, Any]:
     """Return every setting by its dotted name."""
     tree = asdict(config)
-    return {name: tree[name] if "." not in name else tree[name.split(".")[0]][name.split(".")[1]] for name in settings()}
+    return {
+        name: tree[name] if "." not in name else tree[name.split(".")[0]][name.split(".")[1]] for name in settings()
+    }

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+
+COMPILE_SECONDS = 600  # a run shorter than this does not win back the minute that compiling takes
 
 Say = Callable[[str], None]
 
@@ -27,7 +30,10 @@ def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
         return torch.device("mps")
     hint = ""
     if nvidia_card() and not torch.backends.cuda.is_built():
-        hint = "this torch is built without CUDA though the machine has an NVIDIA card: https://pytorch.org/get-started/locally has the other build"
+        hint = (
+            "this torch is built without CUDA though the machine has an NVIDIA card: "
+            "https://pytorch.org/get-started/locally has the other build"
+        )
     if name != "auto":
         raise ValueError(f"--device {name} is not available{': ' + hint if hint else ', use --device auto or cpu'}")
     if hint:
@@ -78,7 +84,10 @@ def choose_precision(name: str, device: torch.device, say: Say = lambda line: No
             why = "the processor has no native bf16 products"
         elif device.type == "cpu":
             ratio = product_rate(torch.bfloat16) / product_rate(torch.float32)
-            name, why = ("bf16" if ratio > 1.2 else "fp32"), f"a bf16 product runs at {ratio:.1f} times the rate of fp32"
+            name, why = (
+                ("bf16" if ratio > 1.2 else "fp32"),
+                f"a bf16 product runs at {ratio:.1f} times the rate of fp32",
+            )
         say(f"precision: {name} ({why})")
     elif name == "bf16" and device.type == "cpu" and not native_bf16():
         say("precision: bf16 as asked, though this processor has no native bf16 products and will be slow")
@@ -93,3 +102,37 @@ def autocast(device: torch.device, dtype: torch.dtype) -> Callable[[], AbstractC
 def compiler_found() -> bool:
     """Whether there is a C++ compiler, without which torch cannot compile for the CPU."""
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "c++", "clang++", "cl"))
+
+
+def compiled(
+    model: nn.Module, wish: str, seconds: float, device: torch.device, say: Say = lambda line: None
+) -> Callable[[Tensor], Tensor]:
+    """Return `model`, compiled if `wish` is on, or auto and a run of so many `seconds` wins the time back.
+
+    Its weights keep their names either way. Where compiling fails, that is said once and the model goes on without.
+    """
+    on = wish == "on"
+    if wish == "auto":
+        on = device.type != "mps" and compiler_found() and seconds > COMPILE_SECONDS
+        if on:
+            why = "there is a compiler and the run is long"
+        else:
+            why = "too short a run to win its time back" if compiler_found() else "no C++ compiler"
+        say(f"compile: {'on' if on else 'off'} ({why})")
+    if not on:
+        return model
+    fast = [torch.compile(model)]
+
+    def forward(ids: Tensor) -> Tensor:
+        try:
+            return fast[0](ids)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # torch raises many kinds where a compiler is missing or fails
+            if fast[0] is model:
+                raise
+            say(f"compiling failed ({type(error).__name__}): going on without it")
+            fast[0] = model
+            return model(ids)
+
+    return forward

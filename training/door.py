@@ -45,7 +45,7 @@ def run_door(main: Callable[[list[str] | None], int], arguments: list[str] | Non
         notice("stopped")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, head for example
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAULT
     except (ValueError, OSError, ArithmeticError) as error:
         fault, message = error, describe(error)

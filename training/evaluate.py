@@ -23,7 +23,9 @@ def total_bits(model: GPT, ids: np.ndarray, batch_size: int = 32) -> float:
     full = (len(ids) - 1) // context * context
     inputs = ids[:full].reshape(-1, context)
     targets = ids[1 : full + 1].reshape(-1, context)
-    batches = [(inputs[at : at + batch_size], targets[at : at + batch_size]) for at in range(0, len(inputs), batch_size)]
+    batches = [
+        (inputs[at : at + batch_size], targets[at : at + batch_size]) for at in range(0, len(inputs), batch_size)
+    ]
     if full < len(ids) - 1:
         batches.append((ids[None, full:-1], ids[None, full + 1 :]))
     nats = sum(float(losses(model, *as_tensors(x, y, device)).cpu().double().sum()) for x, y in batches)

@@ -33,7 +33,9 @@ class Log:
         self._terminal = sys.stdout.isatty()
         self._bar: tqdm | None = None
         if self._terminal:
-            self._bar = tqdm(total=1.0, file=sys.stdout, bar_format="{percentage:3.0f}% {bar} {desc}", dynamic_ncols=True)
+            self._bar = tqdm(
+                total=1.0, file=sys.stdout, bar_format="{percentage:3.0f}% {bar} {desc}", dynamic_ncols=True
+            )
         self._wandb = start_wandb(wandb, folder, settings)
 
     def training(self, values: dict[str, Any], progress: float, seconds_left: float, keep: bool) -> None:
@@ -80,7 +82,9 @@ class Log:
     def _write(self, values: dict[str, Any]) -> None:
         self._metrics.write(json.dumps(values) + "\n")
         if self._wandb is not None:
-            tolerate(lambda: self._wandb.log({name: values[name] for name in values if name != "step"}, step=values["step"]))
+            tolerate(
+                lambda: self._wandb.log({name: values[name] for name in values if name != "step"}, step=values["step"])
+            )
 
 
 def clock(seconds: float) -> str:

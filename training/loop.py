@@ -3,7 +3,6 @@
 import math
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -18,19 +17,20 @@ from model.gpt import GPT
 from training import checkpoint
 from training.checkpoint import Progress
 from training.config import Config, by_name
-from training.device import autocast, choose_device, choose_precision, compiler_found, product_rate
+from training.device import autocast, choose_device, choose_precision, compiled, product_rate
 from training.evaluate import as_tensors, total_bits
 from training.log import Log, clock, say
 from training.optimizer import NonFinite, make_optimizer, update
 from training.schedule import learning_rate
 from training.write import Writer
 
-SNAPSHOT_LIMIT = 300_000_000  # bytes; beyond, snapshots are off
+SNAPSHOT_LIMIT = 300  # MB; beyond, snapshots are off
 SAMPLE_TOKENS = 60
-COMPILE_SECONDS = 600  # a run shorter than this does not win back what compiling takes
 
 
-def train(config: Config, prepared: Prepared, folder: Path, resume: bool = False, init_from: Path | None = None) -> bool:
+def train(
+    config: Config, prepared: Prepared, folder: Path, resume: bool = False, init_from: Path | None = None
+) -> bool:
     """Train in `folder` until the run is done or Ctrl-C asks it to stop; return whether it is done.
 
     With `resume`, goes on from state.safetensors. Raises ValueError or OSError in one line, NonFinite before a step
@@ -62,7 +62,7 @@ def train(config: Config, prepared: Prepared, folder: Path, resume: bool = False
 
 
 class Interrupt:
-    """Turns the first Ctrl-C into a wish, so that the step under way is finished and saved; the second leaves at once."""
+    """Turns the first Ctrl-C into a wish, so that the step is finished and saved; the second leaves at once."""
 
     asked = False
 
@@ -124,7 +124,10 @@ class Trainer:
         checkpoint.restore(tensors, self.model, self.optimizer, self.scaler, path)
         self.step, self.seconds_before = progress.step, progress.seconds
         self.windows = Windows(
-            self.prepared.train.ids, self.config.model.context, self.config.train.seed, Place(progress.epoch, progress.used)
+            self.prepared.train.ids,
+            self.config.model.context,
+            self.config.train.seed,
+            Place(progress.epoch, progress.used),
         )
         _, best = checkpoint.load(self.folder / "model.safetensors")
         self.best, self.best_step = best.best, best.step
@@ -136,51 +139,31 @@ class Trainer:
     def introduce(self) -> None:
         """Say what is about to happen: sizes, epochs, memory, time, snapshots."""
         train, text, model = self.config.train, self.prepared, self.model
-        per_step = train.batch_size * model.config.context
-        rate = product_rate(torch.float32) if self.device.type == "cpu" else 0.0
-        flops = 6 * model.parameter_count + 12 * model.config.layers * model.config.width * model.config.context
-        estimate = train.steps * per_step * flops / rate if train.steps and rate else 60 * (train.minutes or 0)
+        shape = self.config.model
         say(
-            f"model: {model.parameter_count:,} parameters · {model.config.layers} layers, {model.config.heads} heads, "
-            f"width {model.config.width}, context {model.config.context}, {model.vocab_size:,} pieces"
+            f"model: {model.parameter_count:,} parameters · {shape.layers} layers, {shape.heads} heads, "
+            f"width {shape.width}, context {shape.context}, {model.vocab_size:,} pieces"
         )
         say(
             f"text: {text.train.documents:,} documents, {text.train.targets:,} tokens to train on; evaluations in "
             f"training cover {text.validation.documents:,} validation documents, {text.validation.targets:,} tokens"
         )
+        seconds = 60 * (train.minutes or 0)
         length = f"{train.minutes or 0:g} minutes"
         if train.steps is not None:
-            length = f"{train.steps:,} steps of {per_step:,} tokens, {train.steps * per_step / text.train.targets:.1f} epochs"
-        say(f"run: {length} · about {memory_estimate(self.config, model):,.0f} MB of memory" + (
-            f" · about {clock(estimate)} at {rate / 1e9:,.0f} GFLOP/s" if train.steps and rate else ""))
-        size = 2 * model.parameter_count * train.snapshots
+            tokens = train.steps * train.batch_size * shape.context
+            length = f"{train.steps:,} steps, {tokens:,} tokens, {tokens / text.train.targets:.1f} epochs"
+            if self.device.type == "cpu":
+                rate = product_rate(torch.float32)
+                seconds = tokens * flops_per_token(model) / rate
+                length += f" · about {clock(seconds)}, were all {rate / 1e9:,.0f} GFLOP/s of a matrix product used"
+        say(f"run: {length} · about {memory_estimate(self.config, model):,.0f} MB of memory beside torch's own")
+        size = 2 * model.parameter_count * train.snapshots / 1e6
         self.snapshots = train.snapshots if size <= SNAPSHOT_LIMIT else 0
         if train.snapshots:
-            say(f"snapshots: about {train.snapshots} of {size / train.snapshots / 1e6:.1f} MB, {size / 1e6:,.0f} MB" + (
-                "" if self.snapshots else f": off, since that is above {SNAPSHOT_LIMIT / 1e6:.0f} MB"))
-        self.forward: Callable[[Tensor], Tensor] = self.compiled(estimate)
-
-    def compiled(self, seconds: float) -> Callable[[Tensor], Tensor]:
-        """Return the model, compiled where that is wished for and pays; its weights keep their names."""
-        wish = self.config.compile
-        on = wish == "on" or (wish == "auto" and compiler_found() and seconds > COMPILE_SECONDS and self.device.type != "mps")
-        if wish == "auto":
-            say(f"compile: {'on' if on else 'off'} ({'a compiler is there and the run is long' if on else 'no compiler, or too short a run to win its time back'})")
-        if not on:
-            return self.model
-        compiled = torch.compile(self.model)
-
-        def forward(ids: Tensor) -> Tensor:
-            try:
-                return compiled(ids)
-            except Exception as error:  # torch raises many kinds where a compiler is missing or fails
-                if self.forward is self.model or isinstance(error, torch.OutOfMemoryError):
-                    raise
-                say(f"compiling failed ({type(error).__name__}): going on without it")
-                self.forward = self.model
-                return self.model(ids)
-
-        return forward
+            off = "" if self.snapshots else f": off, since that is above {SNAPSHOT_LIMIT} MB"
+            say(f"snapshots: about {train.snapshots} of {size / train.snapshots:.1f} MB, {size:,.0f} MB in all{off}")
+        self.forward = compiled(self.model, self.config.compile, seconds, self.device, say)
 
     def begin(self) -> None:
         """Open the logs; evaluate and save an untrained model, so that a run can be read from its first moment."""
@@ -232,7 +215,7 @@ class Trainer:
         size = train.micro_batch_size or train.batch_size
         batches = list(zip(inputs.split(size), targets.split(size), strict=True))
         try:
-            loss = update(lambda ids: self.forward(ids), self.optimizer, batches, train.max_norm, self.autocast, self.scaler)
+            loss = update(self.forward, self.optimizer, batches, train.max_norm, self.autocast, self.scaler)
         except NonFinite as error:
             raise NonFinite(
                 f"stopped before step {self.step + 1} at rate {rate:.3g}: {error}. The last save in {self.folder} is "
@@ -312,6 +295,15 @@ class Trainer:
     def save_weights(self, path: Path, weights: dict[str, Tensor]) -> None:
         """Save weights without the time they took, so that the same run gives the same bytes."""
         checkpoint.save(path, weights, replace(self.where(), seconds=0.0))
+
+
+def flops_per_token(model: GPT) -> int:
+    """Return the floating-point operations of training on one token, forwards and backwards.
+
+    Six a parameter, and the scores and sums of attention (Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022, B).
+    """
+    shape = model.config
+    return 6 * model.parameter_count + 12 * shape.layers * shape.width * shape.context
 
 
 def memory_estimate(config: Config, model: GPT) -> float:

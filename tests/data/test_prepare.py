@@ -18,7 +18,9 @@ def test_both_sides_hold_their_documents_between_marks(tmp_path):
     ready = prepare(documents, CONFIG, 10_000, folder=tmp_path)
     for tokens, side in zip((ready.train, ready.validation), split(documents), strict=True):
         assert tokens.ids[0] == tokens.ids[-1] == MARK
-        texts = [ready.tokenizer.decode(part[1:]) for part in np.split(tokens.ids, np.flatnonzero(tokens.ids == MARK)[1:])]
+        texts = [
+            ready.tokenizer.decode(part[1:]) for part in np.split(tokens.ids, np.flatnonzero(tokens.ids == MARK)[1:])
+        ]
         assert texts[:-1] == side
         assert tokens.documents == len(side)
         assert tokens.characters == sum(len(text) + 1 for text in side)

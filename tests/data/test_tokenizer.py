@@ -112,20 +112,28 @@ def test_training_is_deterministic(kind):
 @pytest.mark.parametrize("size", [1, 200, 5000])
 def test_a_vocabulary_that_does_not_suit_is_settled_in_one_line(kind, size):
     said = []
-    made = tokenizers.train(["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind, vocab_size=size), said.append)
+    made = tokenizers.train(
+        ["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind, vocab_size=size), said.append
+    )
     (line,) = [line for line in said if "does not suit" in line]
     least, most, taken = (int(number) for number in re.search(r"allows (\d+) to (\d+): (\d+) taken", line).groups())
     assert taken == made.vocab_size == (most if size > most else least)
     for bound in (least, most):  # both bounds are possible, the sizes beyond them are not
-        assert tokenizers.attempt(["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind), bound)[0]
+        assert tokenizers.attempt(
+            ["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind), bound
+        )[0]
     for beyond in (least - 1, most + 1):
-        assert not tokenizers.attempt(["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind), beyond)[0]
+        assert not tokenizers.attempt(
+            ["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind), beyond
+        )[0]
 
 
 def test_long_lines_are_cut_not_skipped():
     said = []
     long = "쀍" * 5000
-    made = tokenizers.train([*sentences(50), long, "가나다" * 2000], TokenizerConfig(vocab_size=400, coverage=1.0), said.append)
+    made = tokenizers.train(
+        [*sentences(50), long, "가나다" * 2000], TokenizerConfig(vocab_size=400, coverage=1.0), said.append
+    )
     assert "쀍" in [made.piece(id).strip("▁")[:1] for id in range(made.vocab_size)]
     given_bytes = sum(len(text.encode()) for text in [*sentences(50), long, "가나다" * 2000])
     assert f"trained on {given_bytes:,} of {given_bytes:,} bytes" in said[0]
@@ -136,7 +144,9 @@ def test_a_large_text_is_sampled_and_said(monkeypatch):
     monkeypatch.setattr(tokenizers, "SAMPLE_BYTES", 5000)
     said = []
     tokenizers.train(sentences(1000), TokenizerConfig(vocab_size=330), said.append)
-    taken, all_bytes = (int(number.replace(",", "")) for number in re.search(r"([\d,]+) of ([\d,]+) bytes", said[0]).groups())
+    taken, all_bytes = (
+        int(number.replace(",", "")) for number in re.search(r"([\d,]+) of ([\d,]+) bytes", said[0]).groups()
+    )
     assert 3500 < taken < 6500 < all_bytes
 
 

@@ -32,7 +32,16 @@ def by_hand(run, documents):
 
 def test_the_runs_own_validation_side(run):
     result, figures = evaluate(run)
-    assert set(figures) == {"run", "step", "documents", "pieces", "characters", "bytes", "bits_per_character", "bits_per_byte"}
+    assert set(figures) == {
+        "run",
+        "step",
+        "documents",
+        "pieces",
+        "characters",
+        "bytes",
+        "bits_per_character",
+        "bits_per_byte",
+    }
     validation = split(sentences(200))[1]
     assert figures["documents"] == len(validation)
     assert figures["characters"] == sum(len(text) + 1 for text in validation)
@@ -55,7 +64,9 @@ def test_another_text_is_measured_whole(run, tmp_path):
     (tmp_path / "other.txt").write_text("나는 사과를 먹었다.\n바다가 보인다.\n", encoding="utf-8")
     result, figures = evaluate(run, "--data.path", tmp_path / "other.txt", "--data.unit", "line")
     assert figures["documents"] == 2 and figures["characters"] == 12 + 9 and "not the run's own text" in result.stderr
-    assert figures["bits_per_character"] == pytest.approx(by_hand(run, ["나는 사과를 먹었다.", "바다가 보인다."]) / 21, rel=1e-6)
+    assert figures["bits_per_character"] == pytest.approx(
+        by_hand(run, ["나는 사과를 먹었다.", "바다가 보인다."]) / 21, rel=1e-6
+    )
 
 
 def test_the_own_text_elsewhere_is_known_again(run, tmp_path):
@@ -68,7 +79,9 @@ def test_a_changed_text_is_refused(run, tmp_path):
     shutil.copytree(run.parent.parent, tmp_path / "copy")
     copy = tmp_path / "copy" / "runs" / "lines"
     config = copy / "config.yaml"
-    config.write_text(config.read_text(encoding="utf-8").replace(str(run.parent.parent), str(tmp_path / "copy")), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace(str(run.parent.parent), str(tmp_path / "copy")), encoding="utf-8"
+    )
     assert evaluate(copy)[0].returncode == 0
     with (tmp_path / "copy" / "lines.txt").open("a", encoding="utf-8") as file:
         file.write("새 문장이다.\n")

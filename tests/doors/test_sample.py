@@ -44,7 +44,9 @@ def test_json_names_and_meanings(run):
     tokenizer = load(run / "tokenizer.model")
     assert line["ids"][0] == MARK
     assert line["ids"][1 : 1 + line["prompt_pieces"]] == tokenizer.encode("고양이가 나무를")
-    assert len(line["ids"]) == 1 + line["prompt_pieces"] + len(line["log_probabilities"]) == 1 + line["prompt_pieces"] + 7
+    assert (
+        len(line["ids"]) == 1 + line["prompt_pieces"] + len(line["log_probabilities"]) == 1 + line["prompt_pieces"] + 7
+    )
     assert all(p < 0 for p in line["log_probabilities"])
     assert line["stopped"] == "tokens" and line["seed"] == 1
 
@@ -122,7 +124,9 @@ def test_show_next(run):
     assert [len(step) for step in line["next"]] == [4, 4, 4]
     for step in line["next"]:
         assert set(step[0]) == {"id", "piece", "probability"}
-        assert sorted((entry["probability"] for entry in step), reverse=True) == [entry["probability"] for entry in step]
+        assert sorted((entry["probability"] for entry in step), reverse=True) == [
+            entry["probability"] for entry in step
+        ]
     result = sample(run, "--prompt", "나는", "--tokens", 3, "--seed", 1, "--show-next", 4, "--no-stop")
     assert result.stdout.count("%") >= 12 and result.stdout.count("→") == 3
     assert result.stdout.splitlines()[-1] == line["text"].splitlines()[-1]
@@ -222,11 +226,26 @@ def test_a_moved_run_needs_nothing_else(run, tmp_path):
     place.mkdir(parents=True)
     for name in ("config.yaml", "tokenizer.model", "model.safetensors"):
         shutil.copy(run / name, place / name)
-    assert door("sample", "--run", place, "--seed", 1, "--tokens", 9, cwd=tmp_path).stdout == sample(run, "--seed", 1, "--tokens", 9).stdout
+    assert (
+        door("sample", "--run", place, "--seed", 1, "--tokens", 9, cwd=tmp_path).stdout
+        == sample(run, "--seed", 1, "--tokens", 9).stdout
+    )
 
 
 def test_any_console_survives(run):
-    result = process("sample", "--run", run, "--prompt", "뷁 😀", "--tokens", 3, "--seed", 1, cwd=run.parent, PYTHONIOENCODING="ascii")
+    result = process(
+        "sample",
+        "--run",
+        run,
+        "--prompt",
+        "뷁 😀",
+        "--tokens",
+        3,
+        "--seed",
+        1,
+        cwd=run.parent,
+        PYTHONIOENCODING="ascii",
+    )
     assert result.returncode == 0 and "\\ubdc1" in result.stdout
 
 

@@ -24,9 +24,25 @@ def test_from_a_text_file_to_a_run(tmp_path, corpus):
     result = train(tmp_path, "--data.path", corpus.name)
     assert result.returncode == 0 and result.stderr == "", result.stderr
     run = tmp_path / "runs" / "tiny"
-    names = {"config.yaml", "tokenizer.model", "model.safetensors", "state.safetensors", "metrics.jsonl", "samples.txt", "curve.png"}
+    names = {
+        "config.yaml",
+        "tokenizer.model",
+        "model.safetensors",
+        "state.safetensors",
+        "metrics.jsonl",
+        "samples.txt",
+        "curve.png",
+    }
     assert {path.name for path in run.iterdir()} == names
-    for words in ("60 documents by unit 'document'", "parameters", "epochs", "MB of memory", "precision", "validation", "done"):
+    for words in (
+        "60 documents by unit 'document'",
+        "parameters",
+        "epochs",
+        "MB of memory",
+        "precision",
+        "validation",
+        "done",
+    ):
         if words != "precision":  # asked for by name, so nothing to tell
             assert words in result.stdout, words
     assert yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["data"]["path"] == [str(corpus)]
@@ -62,7 +78,9 @@ def test_decomposed_text_in_a_decomposed_folder_is_the_same_run(tmp_path):
         (folder / "글.txt").write_text(unicodedata.normalize(form, text), encoding="utf-8")
         result = train(tmp_path, "--data.path", folder, "--data.unit", "line", "--run", form)
         assert result.returncode == 0, result.stderr
-    assert (tmp_path / "NFC" / "model.safetensors").read_bytes() == (tmp_path / "NFD" / "model.safetensors").read_bytes()
+    assert (tmp_path / "NFC" / "model.safetensors").read_bytes() == (
+        tmp_path / "NFD" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_code_pages_are_told_apart(tmp_path):
@@ -106,7 +124,20 @@ def test_texts_too_small_to_train_on(tmp_path, content):
 
 
 def test_a_bad_rate_stops_the_run(tmp_path, corpus):
-    result = train(tmp_path, "--data.path", corpus, "--train.learning_rate", 1e30, "--train.max_norm", 1e30, "--train.warmup", 0, "--run", "bad", steps=50)
+    result = train(
+        tmp_path,
+        "--data.path",
+        corpus,
+        "--train.learning_rate",
+        1e30,
+        "--train.max_norm",
+        1e30,
+        "--train.warmup",
+        0,
+        "--run",
+        "bad",
+        steps=50,
+    )
     assert result.returncode == 1 and "stopped before step" in result.stderr and "at rate " in result.stderr
 
 
@@ -135,7 +166,9 @@ def test_compiling_that_fails_goes_on_without(tmp_path, corpus, monkeypatch):
         return forward
 
     monkeypatch.setattr(torch, "compile", broken)
-    result = door("train", *SMALL, "--data.path", corpus, "--train.steps", 3, "--compile", "on", "--run", "on", cwd=tmp_path)
+    result = door(
+        "train", *SMALL, "--data.path", corpus, "--train.steps", 3, "--compile", "on", "--run", "on", cwd=tmp_path
+    )
     assert result.returncode == 0 and result.stdout.count("compiling failed") == 1
     train(tmp_path, "--data.path", corpus, "--run", "off")
     assert (tmp_path / "on" / "model.safetensors").read_bytes() == (tmp_path / "off" / "model.safetensors").read_bytes()
@@ -155,7 +188,7 @@ def test_as_a_process_it_opens_every_file_by_name_of_its_encoding(tmp_path, corp
 @pytest.mark.parametrize("name", ["train", "sample", "evaluate"])
 def test_help_needs_no_torch(name, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')", encoding="utf-8")
-    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(PROJECT)!r}]; sys.argv = ['{name}.py', '--help']; import {name}; {name}.main()"
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(PROJECT)!r}]; import {name}; {name}.main(['--help'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0 and "--run" in done.stdout and done.stderr == ""
 
@@ -194,7 +227,12 @@ def test_wandb_is_never_imported_unless_asked_and_never_stops_a_run(tmp_path, co
 
 @pytest.mark.parametrize(
     "card, built, name, words",
-    [(True, False, "auto", "without CUDA"), (True, False, "cuda", "without CUDA"), (False, False, "cuda", "not available"), (False, False, "mps", "not available")],
+    [
+        (True, False, "auto", "without CUDA"),
+        (True, False, "cuda", "without CUDA"),
+        (False, False, "cuda", "not available"),
+        (False, False, "mps", "not available"),
+    ],
 )
 def test_devices_that_are_not_there(monkeypatch, card, built, name, words):
     import torch
@@ -233,7 +271,11 @@ def test_precision_follows_the_processor(monkeypatch):
     from training import device
 
     cpu, said = torch.device("cpu"), []
-    for native, rates, expected in ((False, {}, torch.float32), (True, {torch.bfloat16: 4e11, torch.float32: 1e11}, torch.bfloat16), (True, {torch.bfloat16: 1e11, torch.float32: 1e11}, torch.float32)):
+    for native, rates, expected in (
+        (False, {}, torch.float32),
+        (True, {torch.bfloat16: 4e11, torch.float32: 1e11}, torch.bfloat16),
+        (True, {torch.bfloat16: 1e11, torch.float32: 1e11}, torch.float32),
+    ):
         monkeypatch.setattr(device, "native_bf16", lambda native=native: native)
         monkeypatch.setattr(device, "product_rate", lambda dtype, rates=rates: rates[dtype])
         assert device.choose_precision("auto", cpu, said.append) == expected
@@ -244,7 +286,9 @@ def test_precision_follows_the_processor(monkeypatch):
 
 
 def test_bf16_asked_for_by_hand_trains(tmp_path, corpus):
-    result = door("train", *SMALL, "--data.path", corpus, "--train.steps", 3, "--precision", "bf16", "--run", "half", cwd=tmp_path)
+    result = door(
+        "train", *SMALL, "--data.path", corpus, "--train.steps", 3, "--precision", "bf16", "--run", "half", cwd=tmp_path
+    )
     assert result.returncode == 0
     weights, _ = checkpoint.load(tmp_path / "half" / "state.safetensors")
     assert {str(tensor.dtype) for name, tensor in weights.items() if name.startswith("model.")} == {"torch.float32"}
@@ -256,9 +300,18 @@ def test_the_ground_knows_nothing_of_what_stands_on_it():
     for folder, floors in allowed.items():
         for path in (PROJECT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names = (
+                    [alias.name for alias in node.names]
+                    if isinstance(node, ast.Import)
+                    else [node.module or ""]
+                    if isinstance(node, ast.ImportFrom)
+                    else []
+                )
                 for name in names:
                     top = name.split(".")[0]
-                    assert top not in {"model", "data", "training", "train", "sample", "evaluate"} - floors, (path, name)
+                    assert top not in {"model", "data", "training", "train", "sample", "evaluate"} - floors, (
+                        path,
+                        name,
+                    )
     for path in PROJECT.glob("*.py"):
         assert path.stem not in sys.stdlib_module_names

@@ -56,7 +56,9 @@ def test_both_paths_are_right_when_keys_outnumber_queries(position, ids):
 def test_cached_equals_uncached(position, pieces, ids):
     tiny = make_model(position=position)
     cache = tiny.empty_cache(B)
-    assert_close(torch.cat([tiny(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1), tiny(ids), atol=1e-5, rtol=0)
+    assert_close(
+        torch.cat([tiny(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1), tiny(ids), atol=1e-5, rtol=0
+    )
 
 
 def test_without_position_and_mask_order_is_unknown(ids):

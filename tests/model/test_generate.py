@@ -10,7 +10,10 @@ from tests.conftest import V, make_model, wide
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, 2.5], [0.0, 0.0, 3.0, 0.0, 0.0]])
 
 
-def run(model, prompt, steps, choice=Choice(temperature=0), seeds=(0,), **more):
+GREEDY = Choice(temperature=0)
+
+
+def run(model, prompt, steps, choice=GREEDY, seeds=(0,), **more):
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     steps_of = generate(model, prompt, choice, generators, **more)
     pairs = [next(steps_of) for _ in range(steps)]
@@ -100,7 +103,15 @@ def test_banned_pieces_are_never_drawn():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"temperature": -1}, {"temperature": float("nan")}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.5}, {"repetition_penalty": 0}]
+    "bad",
+    [
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"top_k": -1},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"repetition_penalty": 0},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(bad):
     with pytest.raises(ValueError, match=next(iter(bad)).replace("_", "-")):

@@ -11,7 +11,16 @@ CONFIG = TrainConfig(steps=100, learning_rate=1e-3, warmup=0.1, final_share=0.1)
 
 @pytest.mark.parametrize(
     "progress, share",
-    [(0, 0.01), (0.05, 0.5), (0.1, 1.0), (0.325, 0.1 + 0.9 * 0.853553), (0.55, 0.55), (0.775, 0.1 + 0.9 * 0.146447), (1, 0.1), (1.5, 0.1)],
+    [
+        (0, 0.01),
+        (0.05, 0.5),
+        (0.1, 1.0),
+        (0.325, 0.1 + 0.9 * 0.853553),
+        (0.55, 0.55),
+        (0.775, 0.1 + 0.9 * 0.146447),
+        (1, 0.1),
+        (1.5, 0.1),
+    ],
 )
 def test_the_rate_by_value(progress, share):
     assert learning_rate(progress, CONFIG) == approx(1e-3 * share, rel=1e-5)

@@ -1,0 +1,107 @@
+"""Renew every figure and picture of the documentation by one command: python docs/make.py [--run DIR]
+
+Trains the default configuration, unless --run names a run of it, and renews docs/curve.png and, in both READMEs, what
+stands between <!-- NAME --> and <!-- /NAME -->: the ten lines that the run wrote, and its figures.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+PROJECT = Path(__file__).resolve().parent.parent
+PROMPT, SEED, TEMPERATURE, LINES = "나는", 7, 0.5, 10
+
+
+def door(name: str, *arguments: str) -> str:
+    """Run a door from the project's folder and return what it prints; its notices pass through."""
+    command = [sys.executable, f"{name}.py", *arguments]
+    return subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+
+
+def processor() -> str:
+    """Return the name of the processor, as the system tells it."""
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def figures(run: Path) -> dict[str, Any]:
+    """Return what was measured of `run`."""
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    training = [line for line in metrics if "loss" in line]
+    with safe_open(run / "model.safetensors", "pt") as file:
+        parameters = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
+    return {
+        **json.loads(door("evaluate", "--run", str(run), "--copied", "--json")),
+        "minutes": training[-1]["seconds"] / 60,
+        "steps": training[-1]["step"],
+        "parameters": parameters,
+        "machine": f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__.split('+')[0]}",
+    }
+
+
+def sample_block(run: Path) -> str:
+    """Return the lines that the run writes, one a text, as a fenced block."""
+    texts = door(
+        "sample", "--run", str(run), "--prompt", PROMPT, "--count", str(LINES), "--seed", str(SEED),
+        "--temperature", str(TEMPERATURE), "--tokens", "60", "--json",
+    )  # fmt: skip
+    lines = [" ".join(json.loads(line)["text"].split()) for line in texts.splitlines()]
+    return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def replace_block(path: Path, name: str, text: str) -> None:
+    """Put `text` between the two comments that name it."""
+    before = path.read_text(encoding="utf-8")
+    pattern = rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)"
+    after, count = re.subn(pattern, lambda match: match[1] + text + match[2], before, flags=re.S)
+    if count != 1:
+        sys.exit(f"{path} has {count} places named {name}, not one")
+    path.write_text(after, encoding="utf-8", newline="\n")
+
+
+def main() -> None:
+    """Train or take the run, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, help="a finished run of the default configuration")
+    run = parser.parse_args().run
+    if run is None:
+        run = PROJECT / "runs" / "docs"
+        shutil.rmtree(run, ignore_errors=True)
+        subprocess.run([sys.executable, "train.py", "--run", str(run)], cwd=PROJECT, check=True)
+    run = run.resolve()
+    shutil.copy(run / "curve.png", PROJECT / "docs" / "curve.png")
+    made, block = figures(run), sample_block(run)
+    english = (
+        f"{made['parameters']:,} parameters, {made['steps']:,} steps in {made['minutes']:.1f} minutes: "
+        f"**{made['bits_per_character']:.3f} bits per character** ({made['bits_per_byte']:.3f} per byte) on the "
+        f"{made['documents']} validation documents, seed 1; of the 30-character stretches of 100 samples "
+        f"{made['copied']:.1%} stand in the training text ({made['copied_validation']:.1%} of the validation text). "
+        f"Machine: {made['machine']}."
+    )
+    korean = (
+        f"매개변수 {made['parameters']:,}개, {made['steps']:,}걸음을 {made['minutes']:.1f}분에 학습: 검증 문서 "
+        f"{made['documents']}편에서 **글자당 {made['bits_per_character']:.3f}비트**"
+        f"(바이트당 {made['bits_per_byte']:.3f}), 시드 1. 견본 100개의 30글자 토막 가운데 "
+        f"{made['copied']:.1%}가 학습 글에 그대로 있음(검증 글의 토막은 {made['copied_validation']:.1%}). "
+        f"기계: {made['machine']}."
+    )
+    for name, text in (("README.md", english), ("README.ko.md", korean)):
+        replace_block(PROJECT / name, "sample", block)
+        replace_block(PROJECT / name, "figures", text)
+
+
+if __name__ == "__main__":
+    main()
