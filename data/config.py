@@ -32,10 +32,12 @@ class TokenizerConfig:
     kind: Annotated[Literal["bpe", "unigram"], "how SentencePiece chooses the pieces"] = "bpe"
     vocab_size: Annotated[AtLeastOne, "number of pieces, the 256 byte pieces among them"] = 4096
     coverage: Annotated[
-        float, "share of all characters that get a piece of their own; the rest are written in bytes"
-    ] = 0.9995
+        float | None,
+        "share of the text whose characters get a piece of their own, the rest being written in bytes; "
+        "left out, as much as two fifths of the vocabulary can hold",
+    ] = None
     path: Annotated[str | None, "use this tokenizer.model instead of training one"] = None
 
     def __post_init__(self) -> None:
-        if not 0.9 <= self.coverage <= 1:
-            raise ValueError(f"coverage must lie between 0.9 and 1, not {self.coverage}")
+        if self.coverage is not None and not 0.98 <= self.coverage <= 1:
+            raise ValueError(f"coverage must lie between 0.98 and 1, not {self.coverage}")

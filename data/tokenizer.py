@@ -4,7 +4,9 @@ import codecs
 import hashlib
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import sentencepiece
@@ -148,7 +150,12 @@ def train(documents: list[str], config: TokenizerConfig, say: Say = lambda line:
     size, and `say` is told both bounds. Raises ValueError where no tokenizer can be made of the text.
     """
     documents, taken, given = sample(documents)
-    say(f"tokenizer: {config.kind}, trained on {taken:,} of {given:,} bytes")
+    if config.coverage is None:
+        config = replace(config, coverage=coverage(documents, config.vocab_size))
+    say(
+        f"tokenizer: {config.kind}, trained on {taken:,} of {given:,} bytes; {config.coverage:.3%} of the characters "
+        "by pieces, the rest by bytes"
+    )
     model, bound = attempt(documents, config, max(config.vocab_size, TINY))
     if model is None:
         least, most = attempt(documents, config, TINY)[1], attempt(documents, config, HUGE)[1]
@@ -163,6 +170,17 @@ def train(documents: list[str], config: TokenizerConfig, say: Say = lambda line:
             f"no {config.kind} tokenizer of {config.vocab_size:,} pieces can be made: try vocab_size {bound:,}"
         )
     return Tokenizer(model)
+
+
+def coverage(documents: list[str], vocab_size: int) -> float:
+    """Return the share of the text that the commonest characters make up, two fifths of the vocabulary of them.
+
+    Characters in bytes should be rare: all of them begin with the same few bytes, and a model that is about to write
+    any rare character finds those first bytes likely, and then writes one that does not exist.
+    """
+    counts = Counter(character for document in documents for character in document)
+    common = sum(count for _, count in counts.most_common(vocab_size * 2 // 5))
+    return min(max(common / counts.total(), 0.98), 1.0)  # the bounds that SentencePiece sets
 
 
 def attempt(documents: list[str], config: TokenizerConfig, vocab_size: int) -> tuple[bytes | None, int]:

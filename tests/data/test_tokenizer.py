@@ -111,21 +111,25 @@ def test_training_is_deterministic(kind):
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("size", [1, 200, 5000])
 def test_a_vocabulary_that_does_not_suit_is_settled_in_one_line(kind, size):
-    said = []
-    made = tokenizers.train(
-        ["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind, vocab_size=size), said.append
-    )
+    texts, said = ["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], []
+    config = TokenizerConfig(kind=kind, vocab_size=size, coverage=1.0)
+    made = tokenizers.train(texts, config, said.append)
     (line,) = [line for line in said if "does not suit" in line]
     least, most, taken = (int(number) for number in re.search(r"allows (\d+) to (\d+): (\d+) taken", line).groups())
     assert taken == made.vocab_size == (most if size > most else least)
     for bound in (least, most):  # both bounds are possible, the sizes beyond them are not
-        assert tokenizers.attempt(
-            ["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind), bound
-        )[0]
+        assert tokenizers.attempt(texts, config, bound)[0]
     for beyond in (least - 1, most + 1):
-        assert not tokenizers.attempt(
-            ["나무 아래 작은 집", "두  칸 ㅋㅋ", "바다가 보인다"], TokenizerConfig(kind=kind), beyond
-        )[0]
+        assert not tokenizers.attempt(texts, config, beyond)[0]
+
+
+def test_characters_get_pieces_as_far_as_two_fifths_of_the_vocabulary_go():
+    texts = ["가나다라마바사아자차" * 100, "카타파하갸냐댜랴먀뱌"]  # ten common characters, ten rare ones
+    assert tokenizers.coverage(texts, 100) == 1.0
+    assert tokenizers.coverage(texts, 35) == 1004 / 1010
+    assert tokenizers.coverage(texts, 10) == 0.98
+    made = tokenizers.train(sentences(200), TokenizerConfig(vocab_size=400))
+    assert not [id for text in sentences(200) for id in made.encode(text) if made.piece(id).startswith("<0x")]
 
 
 def test_long_lines_are_cut_not_skipped():
