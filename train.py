@@ -44,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
             say(f"{options.config} is not read: with --resume the settings are those of {folder / 'config.yaml'}")
     else:
         folder = options.run or free_folder(checkpoint.RUNS / (options.config or DEFAULT).stem)
-        if options.run and folder.exists() and any(folder.iterdir()):
-            raise ValueError(f"{folder} holds something already: go on with it by --resume, or name another --run")
+        if (folder / "config.yaml").exists():
+            raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another --run")
         if options.init_from:
             overrides |= inherited(options.init_from, overrides)
         config = read_config(options.config or DEFAULT, overrides)
@@ -65,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"{folder} is finished; --train.steps or --train.minutes may ask for more")
         return DONE
     folder.mkdir(parents=True, exist_ok=True)
+    if not options.resume:
+        checkpoint.replace_file(folder / "tokenizer.model", prepared.tokenizer.model)
     checkpoint.replace_file(folder / "config.yaml", as_yaml(config).encode("utf-8"))
     say(f"run: {folder}")
     if not train(config, prepared, folder, options.resume, options.init_from):
@@ -124,6 +126,8 @@ def finished(folder: Path, config: Config) -> bool:
     """Whether the run in `folder` has taken all the steps, or used all the minutes, that `config` gives it."""
     from training import checkpoint
 
+    if not checkpoint.begun(folder):
+        return False
     progress = checkpoint.load(folder / "state.safetensors")[1]
     if config.train.steps is not None:
         return progress.step >= config.train.steps

@@ -74,16 +74,18 @@ def prepare(
     config: TokenizerConfig,
     eval_pieces: int,
     say: Say = lambda line: None,
-    folder: Path = FOLDER,
+    folder: Path | None = None,
 ) -> Prepared:
     """Return the two sides of `documents` as ids, from `folder` where the same text was prepared before.
 
+    folder: left out, data/prepared.
     eval_pieces: the validation side is kept to about this many pieces, whole documents chosen by content hash.
     Raises ValueError where the text is too small to be split.
     """
     hashed = text_hash(documents)
     given = tokenizer.load(config.path) if config.path else None
     settings = {**asdict(config), "path": given.hash if given else None}
+    folder = folder or FOLDER
     key = hashlib.sha256(json.dumps([FORMAT, hashed, settings, eval_pieces]).encode("utf-8")).hexdigest()[:16]
     place = folder / key
     if place.exists():

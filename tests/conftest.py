@@ -23,6 +23,12 @@ PROJECT = Path(__file__).resolve().parent.parent
 V, B, T = 31, 3, 7  # vocabulary, sequences, positions: each axis of a size that no other has
 
 
+@pytest.fixture(scope="session", autouse=True)
+def prepared_elsewhere(tmp_path_factory: pytest.TempPathFactory):
+    with mock.patch("data.prepare.FOLDER", tmp_path_factory.mktemp("prepared")):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)

@@ -158,6 +158,18 @@ def check_tokenizer(folder: Path, by: Tokenizer, progress: Progress, name: str) 
         raise ValueError(f"{folder / name} was not trained with {folder / 'tokenizer.model'}: their tokenizers differ")
 
 
+def begun(folder: Path) -> bool:
+    """Whether a run has anything to go on from; one killed before its first save has not, and starts anew.
+
+    Raises ValueError or OSError in one line where its weights have come further, so that the state is lost.
+    """
+    if (folder / "state.safetensors").exists():
+        return True
+    if (folder / "model.safetensors").exists() and load(folder / "model.safetensors")[1].step > 0:
+        raise FileNotFoundError(f"{folder / 'state.safetensors'} is missing, so the run cannot be resumed")
+    return False
+
+
 def newest_run() -> Path:
     """Return the run under `runs/` whose weights were written last."""
     runs = list(RUNS.glob("*/model.safetensors"))

@@ -37,7 +37,7 @@ def train(
     that would ruin the weights.
     """
     trainer = Trainer(config, prepared, folder)
-    if resume:
+    if resume and checkpoint.begun(folder):
         trainer.resume()
     else:
         trainer.start(init_from)
@@ -107,8 +107,6 @@ class Trainer:
         if init_from is not None:
             weights, _ = checkpoint.load(init_from / "model.safetensors")
             checkpoint.load_weights(self.model, weights, init_from / "model.safetensors")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.replace_file(self.folder / "tokenizer.model", self.prepared.tokenizer.model)
 
     def resume(self) -> None:
         """Take up weights, optimizer, generators and place in the data where they were saved."""

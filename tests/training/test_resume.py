@@ -195,6 +195,21 @@ def test_killed_at_any_moment_it_is_the_same_run(tmp_path, corpus):
     assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
 
 
+def test_killed_before_the_first_save_it_starts_anew(tmp_path, corpus, monkeypatch):
+    flags = [*SMALL, "--data.path", corpus, "--train.steps", 3, "--run"]
+    assert door("train", *flags, "whole", cwd=tmp_path).returncode == 0
+    for moment in ("evaluate", "save"):
+        with monkeypatch.context() as patched, pytest.raises(SystemError):
+            patched.setattr(loop.Trainer, moment, lambda self: (_ for _ in ()).throw(SystemError("killed")))
+            patched.chdir(tmp_path)
+            train_door.main([str(flag) for flag in [*flags, moment]])
+        assert not (tmp_path / moment / "state.safetensors").exists()
+        result = door("train", "--resume", "--run", moment, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        for name, tensor in state(tmp_path / "whole").items():
+            assert torch.equal(tensor, state(tmp_path / moment)[name]), name
+
+
 def test_ctrl_c_saves_and_exits_130(tmp_path, corpus):
     command = [sys.executable, str(PROJECT / "train.py"), "--data.path", str(corpus), *SMALL, "--train.steps", "100000"]
     with subprocess.Popen(
@@ -231,7 +246,7 @@ def test_finished_runs_and_clashing_settings(run_copy, tmp_path):
         and "--train.seed" not in result.stderr
     )
     result = door("train", "--run", run_copy, "--train.steps", 5, cwd=tmp_path)
-    assert result.returncode == 1 and "holds something already" in result.stderr
+    assert result.returncode == 1 and "holds a run already" in result.stderr
     assert before == {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()}
     result = door("train", "--resume", "--run", run_copy, "--train.steps", 45, cwd=tmp_path)
     assert result.returncode == 0 and "train.steps is now 45 (was 40)" in result.stdout, result.stderr
