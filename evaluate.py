@@ -90,11 +90,10 @@ def copied(run: "Run", train: list[str] | None, validation: list[str]) -> dict[s
     """Return how much of 100 samples stands word for word in the training text, and of the validation text."""
     if train is None:
         raise ValueError("--copied compares with the run's own training text: leave out --data.path, or name that text")
-    from model.generate import Choice
     from training.evaluate import copied_share
-    from training.write import Writer
+    from training.write import USUAL, Writer
 
-    written = Writer(run.model, run.tokenizer).write("", SAMPLE_TOKENS, Choice(), list(range(SAMPLES)))
+    written = Writer(run.model, run.tokenizer).write("", SAMPLE_TOKENS, USUAL, list(range(SAMPLES)))
     return {
         "copied": copied_share([text.completion for text in written], train),
         "copied_validation": copied_share(validation, train),

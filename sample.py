@@ -37,7 +37,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--top-k", type=int, default=0, metavar="N", help="draw from the N likeliest pieces; 0 is off")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="X", help="draw from the likeliest that reach X together; 1 is off"
+        "--top-p", type=float, default=0.7, metavar="X", help="draw from the likeliest that reach X together; 1 is off"
     )
     parser.add_argument(
         "--repetition-penalty", type=float, default=1.0, metavar="X", help="weaken pieces already there; 1 is off"

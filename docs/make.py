@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 
 PROJECT = Path(__file__).resolve().parent.parent
-PROMPT, SEED, TEMPERATURE, LINES = "나는", 7, 0.5, 10
+PROMPT, SEED, LINES = "나는", 7, 10
 
 
 def door(name: str, *arguments: str) -> str:
@@ -55,8 +55,8 @@ def figures(run: Path) -> dict[str, Any]:
 def sample_block(run: Path) -> str:
     """Return the lines that the run writes, one a text, as a fenced block."""
     texts = door(
-        "sample", "--run", str(run), "--prompt", PROMPT, "--count", str(LINES), "--seed", str(SEED),
-        "--temperature", str(TEMPERATURE), "--tokens", "60", "--json",
+        "sample", "--run", str(run), "--prompt", PROMPT, "--count", str(LINES), "--seed", str(SEED), "--tokens", "60",
+        "--json",
     )  # fmt: skip
     lines = [" ".join(json.loads(line)["text"].split()) for line in texts.splitlines()]
     return "```text\n" + "\n".join(lines) + "\n```"
@@ -65,8 +65,8 @@ def sample_block(run: Path) -> str:
 def replace_block(path: Path, name: str, text: str) -> None:
     """Put `text` between the two comments that name it."""
     before = path.read_text(encoding="utf-8")
-    pattern = rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)"
-    after, count = re.subn(pattern, lambda match: match[1] + text + match[2], before, flags=re.S)
+    pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+    after, count = re.subn(pattern, lambda match: f"{match[1]}{text}\n{match[2]}", before, flags=re.S)
     if count != 1:
         sys.exit(f"{path} has {count} places named {name}, not one")
     path.write_text(after, encoding="utf-8", newline="\n")

@@ -56,6 +56,7 @@ class Log:
         """Write down the figure of one evaluation, and renew the curve."""
         say(f"step {step} · validation {bits_per_character:.4f} bits/character")
         self._write({"step": step, "validation_bits_per_character": bits_per_character})
+        self._metrics.flush()
         draw_curve(self.folder)
 
     def sample(self, step: int, text: str) -> None:

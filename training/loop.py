@@ -12,7 +12,6 @@ from torch import Tensor
 
 from data.batches import Place, Windows
 from data.prepare import Prepared
-from model.generate import Choice
 from model.gpt import GPT
 from training import checkpoint
 from training.checkpoint import Progress
@@ -22,7 +21,7 @@ from training.evaluate import as_tensors, total_bits
 from training.log import Log, clock, say
 from training.optimizer import NonFinite, make_optimizer, update
 from training.schedule import learning_rate
-from training.write import Writer
+from training.write import USUAL, Writer
 
 SNAPSHOT_LIMIT = 300  # MB; beyond, snapshots are off
 SAMPLE_TOKENS = 60
@@ -269,7 +268,7 @@ class Trainer:
         """Let the model write a few words from nothing; its generator is its own, so nothing learned changes."""
         self.model.eval()
         writer = Writer(self.model, self.prepared.tokenizer)
-        text = writer.write("", SAMPLE_TOKENS, Choice(), [self.config.train.seed])[0]
+        text = writer.write("", SAMPLE_TOKENS, USUAL, [self.config.train.seed])[0]
         self.model.train()
         self.log.sample(self.step, text.completion)
 

@@ -12,6 +12,8 @@ from data.tokenizer import MARK, UNKNOWN, Stream, Tokenizer
 from model.generate import Choice, generate
 from model.gpt import GPT
 
+USUAL = Choice(temperature=0.8, top_p=0.7)  # what sample.py draws by when nothing else is said
+
 
 @dataclass
 class Continuation:

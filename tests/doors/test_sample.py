@@ -38,6 +38,19 @@ def test_a_seed_gives_the_same_text_and_one_left_out_is_told(run):
     assert len(texts) == 5
 
 
+def test_what_is_drawn_by_when_nothing_is_said():
+    from sample import make_parser
+    from training.write import USUAL
+
+    options = make_parser().parse_args([])
+    assert (options.temperature, options.top_k, options.top_p, options.repetition_penalty) == (
+        USUAL.temperature,
+        USUAL.top_k,
+        USUAL.top_p,
+        USUAL.repetition_penalty,
+    )
+
+
 def test_json_names_and_meanings(run):
     (line,) = as_json(run, "--prompt", "고양이가 나무를", "--tokens", 7, "--seed", 1, "--no-stop")
     assert set(line) == {"prompt", "text", "completion", "ids", "prompt_pieces", "log_probabilities", "stopped", "seed"}

@@ -315,3 +315,36 @@ def test_the_ground_knows_nothing_of_what_stands_on_it():
                     )
     for path in PROJECT.glob("*.py"):
         assert path.stem not in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA out of memory. Tried to allocate"), MemoryError()])
+def test_out_of_memory_names_the_flags_to_lower(error, capsys):
+    from training.door import run_door
+
+    def main(_):
+        raise error
+
+    assert run_door(main, []) == 1
+    assert capsys.readouterr().err == (
+        "error: out of memory: lower --train.micro_batch_size, --model.context or --model.width\n"
+    )
+
+
+def test_debug_shows_where_a_fault_arose(tmp_path):
+    plain = door("train", "--config", "missing.yaml", cwd=tmp_path)
+    debug = door("train", "--config", "missing.yaml", "--debug", cwd=tmp_path)
+    assert plain.returncode == debug.returncode == 1
+    assert "Traceback" in debug.stderr and debug.stderr.endswith(plain.stderr)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_is_the_same_run_within_rounding(tmp_path, corpus):
+    for wish in ("on", "off"):
+        flags = [*SMALL, "--data.path", corpus, "--train.steps", 20, "--compile", wish, "--run", wish]
+        result = door("train", *flags, cwd=tmp_path)
+        assert result.returncode == 0 and "compiling failed" not in result.stdout
+    on, off = (checkpoint.load(tmp_path / wish / "model.safetensors")[0] for wish in ("on", "off"))
+    assert list(on) == list(off)
+    assert all((on[name] - off[name]).abs().max() < 1e-4 for name in on)
+    result = door("train", "--resume", "--run", "on", "--train.steps", 22, "--compile", "off", cwd=tmp_path)
+    assert result.returncode == 0 and door("sample", "--run", "on", "--tokens", 3, cwd=tmp_path).returncode == 0

@@ -312,6 +312,17 @@ def test_a_taken_name_is_counted_on(tmp_path):
     assert train_door.free_folder(tmp_path / "tiny").name == "tiny-3"
 
 
+def test_the_curve_shows_every_evaluation(prepared, tmp_path, monkeypatch):
+    from training import log
+
+    seen = []
+    monkeypatch.setattr(
+        log, "draw_curve", lambda folder: seen.append(read_metrics(folder / "metrics.jsonl")[-1]["step"])
+    )
+    run(make_config(), prepared, tmp_path)
+    assert seen == [0, 5, 10, 15, 20]
+
+
 def test_metrics_are_lines_of_json(whole):
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     training = [line for line in lines if "loss" in line]
