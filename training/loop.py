@@ -237,7 +237,10 @@ class Trainer:
     def evaluate(self) -> None:
         """Measure bits per character on the validation documents, and keep the weights where they are the best yet."""
         began = time.perf_counter()
-        figure = total_bits(self.model, self.prepared.validation.ids) / self.prepared.validation.characters
+        validation, train = self.prepared.validation, self.config.train
+        # No more at once than in training, so that evaluating needs no more memory.
+        bits = total_bits(self.model, validation.ids, train.micro_batch_size or train.batch_size)
+        figure = bits / validation.characters
         self.log.validation(self.step, figure)
         if figure < self.best:
             self.best, self.best_step = figure, self.step
@@ -304,8 +307,12 @@ def flops_per_token(model: GPT) -> int:
 
 
 def memory_estimate(config: Config, model: GPT) -> float:
-    """Return about how many MB training holds: weights, gradient and AdamW's two averages, and what a pass keeps."""
-    weights = 16 * model.parameter_count
+    """Return about how many MB training holds.
+
+    Weights, gradient and the optimizer's two averages; all but the gradient once more while they are saved; and what
+    a pass keeps for its way back.
+    """
+    weights = (16 + 12) * model.parameter_count
     at_once = (config.train.micro_batch_size or config.train.batch_size) * config.model.context
     kept = 4 * at_once * (20 * config.model.width * config.model.layers + 3 * model.vocab_size)
     return (weights + kept) / 1e6

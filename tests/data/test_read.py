@@ -31,6 +31,11 @@ def test_the_encoding_asked_for_wins():
     raw = "크크크".encode("cp949")  # valid UTF-8 too
     assert decode(raw, None, "file") == ("ũũũ", "utf-8")
     assert decode(raw, "cp949", "file") == ("크크크", "cp949")
+    assert (
+        decode("\ufeff가".encode(), "utf-8", "file")[0]
+        == decode("\ufeff가".encode("utf-16-le"), "utf-16-le", "file")[0]
+        == "가"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,7 @@ def test_the_encoding_asked_for_wins():
         ("가".encode(), "ascii", "not valid ascii"),
         ("가".encode(), "utf-99", "unknown encoding 'utf-99'"),
         ("가나 다\n".encode("utf-16-le"), None, "NUL|not valid"),
+        ("ab\n".encode("utf-16-le"), None, "NUL characters"),
     ],
 )
 def test_what_cannot_be_read_is_refused_and_names_the_way_out(raw, encoding, words):

@@ -58,7 +58,7 @@ def test_temperature_zero_is_greedy_for_every_seed():
     assert probabilities(LOGITS, Choice(temperature=0)).tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 0, 0]]
 
 
-@pytest.mark.parametrize("temperature", [1e-300, 1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-8, 1.0, 1e8])
 def test_no_temperature_gives_nan(temperature):
     p = probabilities(LOGITS, Choice(temperature=temperature))
     assert_close(p.sum(dim=1), torch.ones(2, dtype=torch.float64))
