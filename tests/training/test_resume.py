@@ -98,6 +98,27 @@ def test_resumed_equals_uninterrupted(prepared, whole, tmp_path, stops):
             assert torch.equal(tensor, state(tmp_path)[name]), name
 
 
+def test_what_was_not_saved_comes_again(prepared, whole, tmp_path, monkeypatch):
+    """Stopped dead after step 7, of which the last save, at step 4, knows nothing."""
+
+    def step_once(self) -> None:
+        if self.step == 7:
+            self.log.flush()
+            raise SystemError
+        take(self)
+
+    take = loop.Trainer.step_once
+    with monkeypatch.context() as patched, pytest.raises(SystemError):
+        patched.setattr(loop.Trainer, "step_once", step_once)
+        loop.train(make_config(), prepared, tmp_path)
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["step"] == 7
+    assert "=== step 5" in (tmp_path / "samples.txt").read_text(encoding="utf-8")
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 8, "lo')  # a line that the kill cut short
+    assert run(make_config(), prepared, tmp_path, resume=True)
+    assert_same_run(whole, tmp_path)
+
+
 def test_evaluating_more_often_changes_nothing_learned(prepared, whole, tmp_path):
     changes = {
         "train.eval_every_steps": 1,
