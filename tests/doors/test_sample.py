@@ -64,6 +64,13 @@ def test_json_names_and_meanings(run):
     assert line["stopped"] == "tokens" and line["seed"] == 1
 
 
+def test_the_ids_decode_to_the_text(run):
+    tokenizer = load(run / "tokenizer.model")
+    lines = as_json(run, "--prompt", "나는", "--tokens", 12, "--count", 12, "--seed", 0)
+    assert all(tokenizer.decode(line["ids"]) == line["text"] for line in lines)
+    assert any(line["completion"].startswith(" ") for line in lines)  # the prompt is not the start of a line again
+
+
 def test_no_tokens_give_the_prompt_back(run):
     (line,) = as_json(run, "--prompt", " 두  칸\n\t끝 ", "--tokens", 0, "--seed", 1)
     assert line["text"] == line["prompt"] == " 두  칸\n\t끝 " and line["completion"] == ""
