@@ -128,7 +128,7 @@ def finished(folder: Path, config: Config) -> bool:
 
     if not checkpoint.begun(folder):
         return False
-    progress = checkpoint.load(folder / "state.safetensors")[1]
+    progress = checkpoint.load(folder / "state.safetensors", tensors=False)[1]
     if config.train.steps is not None:
         return progress.step >= config.train.steps
     before, _ = checkpoint.open_parts(folder)

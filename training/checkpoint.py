@@ -56,8 +56,11 @@ def save(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
     replace_file(path, safetensors.torch.save(tensors, {"malssi": metadata}))
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], Progress]:
-    """Load a file that `save` wrote, to the CPU; raises ValueError or OSError in one line that names it."""
+def load(path: Path, tensors: bool = True) -> tuple[dict[str, Tensor], Progress]:
+    """Load a file that `save` wrote, to the CPU; raises ValueError or OSError in one line that names it.
+
+    tensors=False reads the progress alone and leaves the tensors on the disk.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, so the run cannot be used")
     try:
@@ -65,7 +68,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], Progress]:
             metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
             if (found := metadata.pop("format", None)) != FORMAT:
                 raise ValueError(f"{path} is of format {found!r}, not {FORMAT!r}")
-            return {name: file.get_tensor(name) for name in file.keys()}, Progress(**metadata)  # noqa: SIM118
+            names = file.keys() if tensors else []
+            return {name: file.get_tensor(name) for name in names}, Progress(**metadata)
     except (SafetensorError, json.JSONDecodeError, AttributeError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
@@ -165,7 +169,7 @@ def begun(folder: Path) -> bool:
     """
     if (folder / "state.safetensors").exists():
         return True
-    if (folder / "model.safetensors").exists() and load(folder / "model.safetensors")[1].step > 0:
+    if (folder / "model.safetensors").exists() and load(folder / "model.safetensors", tensors=False)[1].step > 0:
         raise FileNotFoundError(f"{folder / 'state.safetensors'} is missing, so the run cannot be resumed")
     return False
 

@@ -54,6 +54,11 @@ class TrainConfig:
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("exactly one of steps and minutes must be set")
 
+    @property
+    def at_once(self) -> int:
+        """Sequences that go through the model at once."""
+        return self.micro_batch_size or self.batch_size
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -96,20 +101,12 @@ def add_flags(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> No
         choices = next(
             (get_args(part) for part in get_args(hint) if get_args(part) and isinstance(get_args(part)[0], str)), None
         )
-        parser.add_argument(
-            f"--{name}",
-            dest=name,
-            default=argparse.SUPPRESS,
-            help=text.replace("%", "%%"),
-            **({"nargs": "+", "metavar": "PATH"} if name == "data.path" else {"type": reader(hint)}),
-            **(
-                {"choices": choices}
-                if choices
-                else {}
-                if name == "data.path"
-                else {"metavar": name.split(".")[-1].upper()}
-            ),
-        )
+        kind: dict[str, Any] = {"type": reader(hint), "metavar": name.split(".")[-1].upper()}
+        if name == "data.path":
+            kind = {"nargs": "+", "metavar": "PATH"}
+        elif choices:
+            kind = {"type": reader(hint), "choices": choices}
+        parser.add_argument(f"--{name}", dest=name, default=argparse.SUPPRESS, help=text.replace("%", "%%"), **kind)
 
 
 def reader(hint: Any) -> Any:

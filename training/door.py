@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-DONE, FAULT, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAULT, INTERRUPTED = 0, 1, 130
 
 
 class Parser(argparse.ArgumentParser):

@@ -94,6 +94,7 @@ class Trainer:
         self.step, self.seconds_before, self.best, self.best_step = 0, 0.0, math.inf, 0
         self.finished = False
         self.evaluation_seconds = 0.0
+        self.started: float | None = None  # set when the first step is about to be taken
         torch.manual_seed(config.train.seed)
         self.model = GPT(config.model, prepared.tokenizer.vocab_size).to(self.device)
         self.optimizer = make_optimizer(self.model, config.train)
@@ -127,7 +128,7 @@ class Trainer:
             self.config.train.seed,
             Place(progress.epoch, progress.used),
         )
-        _, best = checkpoint.load(self.folder / "model.safetensors")
+        _, best = checkpoint.load(self.folder / "model.safetensors", tensors=False)
         self.best, self.best_step = best.best, best.step
         for snapshot in (self.folder / "snapshots").glob("step-*.safetensors"):
             if int(snapshot.stem.removeprefix("step-")) > self.step:
@@ -183,7 +184,7 @@ class Trainer:
     @property
     def seconds(self) -> float:
         """Training time so far, that before a resume included."""
-        return self.seconds_before + time.perf_counter() - self.started
+        return self.seconds_before + (0.0 if self.started is None else time.perf_counter() - self.started)
 
     def progress_before(self) -> float:
         """Return the share of its minutes that a resumed run has used."""
@@ -212,8 +213,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         inputs, targets = as_tensors(*self.windows.next(train.batch_size), self.device)
-        size = train.micro_batch_size or train.batch_size
-        batches = list(zip(inputs.split(size), targets.split(size), strict=True))
+        batches = list(zip(inputs.split(train.at_once), targets.split(train.at_once), strict=True))
         try:
             loss = update(self.forward, self.optimizer, batches, train.max_norm, self.autocast, self.scaler)
         except NonFinite as error:
@@ -240,9 +240,9 @@ class Trainer:
     def evaluate(self) -> None:
         """Measure bits per character on the validation documents, and keep the weights where they are the best yet."""
         began = time.perf_counter()
-        validation, train = self.prepared.validation, self.config.train
+        validation = self.prepared.validation
         # No more at once than in training, so that evaluating needs no more memory.
-        bits = total_bits(self.model, validation.ids, train.micro_batch_size or train.batch_size)
+        bits = total_bits(self.model, validation.ids, self.config.train.at_once)
         figure = bits / validation.characters
         self.log.validation(self.step, figure)
         if figure < self.best:
@@ -264,7 +264,7 @@ class Trainer:
             tokenizer=self.prepared.tokenizer.hash,
             epoch=self.windows.place.epoch,
             used=self.windows.place.used,
-            seconds=self.seconds if hasattr(self, "started") else self.seconds_before,
+            seconds=self.seconds,
             threads=self.threads,
             finished=self.finished,
             best=self.best,
@@ -316,6 +316,10 @@ def memory_estimate(config: Config, model: GPT) -> float:
     a pass keeps for its way back.
     """
     weights = (16 + 12) * model.parameter_count
-    at_once = (config.train.micro_batch_size or config.train.batch_size) * config.model.context
-    kept = 4 * at_once * (20 * config.model.width * config.model.layers + 3 * model.vocab_size)
+    kept = (
+        4
+        * config.train.at_once
+        * config.model.context
+        * (20 * config.model.width * config.model.layers + 3 * model.vocab_size)
+    )
     return (weights + kept) / 1e6
