@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model import blockwise
 from model.cache import LayerCache
 from model.config import ModelConfig
 from model.position import rotate
@@ -60,8 +61,11 @@ class Attention(nn.Module):
         """
         q, k, v = self.project(x)
         q, k = self.place(q, k, cache.length if cache else 0)
+        dropout = self.dropout if self.training else 0.0
         if cache is not None:
             k, v = cache.append(k, v)  # two (B, H, S, D)
+        elif q.dtype == torch.bfloat16 and q.device.type == "cpu" and not dropout:
+            return self.merge(blockwise.attend(q, k, v))
         T, S = q.size(2), k.size(2)
         heads = F.scaled_dot_product_attention(
             q,
@@ -69,7 +73,7 @@ class Attention(nn.Module):
             v,
             # The kernel's own causal mask lines up the first query with the first key: right only while T equals S.
             attn_mask=None if T in (1, S) else ~later(q, k),
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=dropout,
             is_causal=T == S,
         )
         return self.merge(heads)

@@ -11,6 +11,7 @@ from model.attention import Look
 from model.block import Block
 from model.cache import Cache, LayerCache, empty_cache
 from model.config import ModelConfig
+from model.loss import summed_loss
 from model.position import rotary_table, sinusoidal_table
 
 INITIAL_STD = 0.02
@@ -58,10 +59,19 @@ class GPT(nn.Module):
         ids: (B, T), the T newest pieces; a cache holds what is known of earlier ones and takes these in.
         Returns (B, T, V). Raises ValueError where old and new together pass the context.
         """
-        x = self.embed(ids, cache.length if cache else 0)  # (B, T, C)
+        return self.head(self.body(ids, cache))
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross-entropy in nats, summed over all targets: two (B, T) -> ()."""
+        x = self.norm(self.body(ids))
+        return summed_loss(x.flatten(0, 1), self.token.weight, targets.flatten())
+
+    def body(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """Return each position's last vector: (B, T) -> (B, T, C)."""
+        x = self.embed(ids, cache.length if cache else 0)
         for block, layer in self.layers(cache):
             x = block(x, layer)
-        return self.head(x)
+        return x
 
     def look(self, ids: Tensor, cache: Cache | None = None, mask: bool = True) -> tuple[Tensor, list[Look]]:
         """Return the logits as `forward` does without dropout, and every layer's `Look`."""

@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 COMPILE_SECONDS = 600  # a run shorter than this does not win back the minute that compiling takes
 
 Say = Callable[[str], None]
+Loss = Callable[[Tensor, Tensor], Tensor]  # inputs and targets to their summed cross-entropy
 
 
 def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
@@ -104,12 +105,11 @@ def compiler_found() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "c++", "clang++", "cl"))
 
 
-def compiled(
-    model: nn.Module, wish: str, seconds: float, device: torch.device, say: Say = lambda line: None
-) -> Callable[[Tensor], Tensor]:
-    """Return `model`, compiled if `wish` is on, or auto and a run of so many `seconds` wins the time back.
+def compiled(loss: Loss, wish: str, seconds: float, device: torch.device, say: Say = lambda line: None) -> Loss:
+    """Return `loss`, compiled if `wish` is on, or auto and a run of so many `seconds` wins the time back.
 
-    Its weights keep their names either way. Where compiling fails, that is said once and the model goes on without.
+    The model's weights keep their names either way. Where compiling fails, that is said once and the run goes on
+    without.
     """
     on = wish == "on"
     if wish == "auto":
@@ -120,19 +120,19 @@ def compiled(
             why = "too short a run to win its time back" if compiler_found() else "no C++ compiler"
         say(f"compile: {'on' if on else 'off'} ({why})")
     if not on:
-        return model
-    fast = [torch.compile(model)]
+        return loss
+    fast = [torch.compile(loss)]
 
-    def forward(ids: Tensor) -> Tensor:
+    def carefully(inputs: Tensor, targets: Tensor) -> Tensor:
         try:
-            return fast[0](ids)
+            return fast[0](inputs, targets)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # torch raises many kinds where a compiler is missing or fails
-            if fast[0] is model:
+            if fast[0] is loss:
                 raise
             say(f"compiling failed ({type(error).__name__}): going on without it")
-            fast[0] = model
-            return model(ids)
+            fast[0] = loss
+            return loss(inputs, targets)
 
-    return forward
+    return carefully

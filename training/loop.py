@@ -97,7 +97,7 @@ class Trainer:
         self.started: float | None = None  # set when the first step is about to be taken
         torch.manual_seed(config.train.seed)
         self.model = GPT(config.model, prepared.tokenizer.vocab_size).to(self.device)
-        self.optimizer = make_optimizer(self.model, config.train)
+        self.optimizer = make_optimizer(self.model, config.train, dtype)
         self.windows = Windows(prepared.train.ids, config.model.context, config.train.seed)
         self.bits_per_nat = prepared.train.targets / prepared.train.characters / math.log(2)
 
@@ -164,7 +164,7 @@ class Trainer:
         if train.snapshots:
             off = "" if self.snapshots else f": off, since that is above {SNAPSHOT_LIMIT} MB"
             say(f"snapshots: about {train.snapshots} of {size / train.snapshots:.1f} MB, {size:,.0f} MB in all{off}")
-        self.forward = compiled(self.model, self.config.compile, seconds, self.device, say)
+        self.loss = compiled(self.model.loss, self.config.compile, seconds, self.device, say)
 
     def begin(self) -> None:
         """Open the logs; evaluate and save an untrained model, so that a run can be read from its first moment."""
@@ -215,7 +215,7 @@ class Trainer:
         inputs, targets = as_tensors(*self.windows.next(train.batch_size), self.device)
         batches = list(zip(inputs.split(train.at_once), targets.split(train.at_once), strict=True))
         try:
-            loss = update(self.forward, self.optimizer, batches, train.max_norm, self.autocast, self.scaler)
+            loss = update(self.loss, self.optimizer, batches, train.max_norm, self.autocast, self.scaler)
         except NonFinite as error:
             raise NonFinite(
                 f"stopped before step {self.step + 1} at rate {rate:.3g}: {error}. The last save in {self.folder} is "

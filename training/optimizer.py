@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -15,8 +15,11 @@ class NonFinite(ArithmeticError):
     """The loss or the gradient is no number, so that a step would ruin the weights."""
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
-    """Return the optimizer that `config` names; matrices are pulled towards zero, norms and biases are not."""
+def make_optimizer(model: nn.Module, config: TrainConfig, products: torch.dtype = torch.float32) -> Optimizer:
+    """Return the optimizer that `config` names; matrices are pulled towards zero, norms and biases are not.
+
+    products: the type in which Muon multiplies.
+    """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     matrices = [parameter for name, parameter in named if parameter.dim() == 2 and name.startswith("blocks.")]
     tables = [parameter for name, parameter in named if parameter.dim() == 2 and not name.startswith("blocks.")]
@@ -26,9 +29,9 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
         {"params": tables, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    kind = Muon if config.optimizer == "muon" else AdamW
     fused = named[0][1].device.type in ("cpu", "cuda")
-    return kind(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=fused)
+    settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "fused": fused}
+    return Muon(groups, products, **settings) if config.optimizer == "muon" else AdamW(groups, **settings)
 
 
 class Muon(AdamW):
@@ -36,51 +39,63 @@ class Muon(AdamW):
 
     The step of a matrix is its averaged gradient with every singular value brought near one, scaled to the root mean
     square that AdamW's steps have, 0.2, so that both share one rate (Liu et al. 2025, "Muon is scalable", eq. 4).
-    torch.optim.Muon multiplies in bf16 alone, which a processor without native bf16 does some hundred times slower.
+    torch.optim.Muon multiplies in bf16 alone, which a processor without native bf16 does some hundred times slower,
+    and takes one matrix after the other; here all of one shape go together.
     """
 
     MOMENTUM = 0.95
+
+    def __init__(self, groups: list[dict[str, Any]], products: torch.dtype, **settings: Any) -> None:
+        super().__init__(groups, **settings)
+        self.products = products
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step."""
         group = self.param_groups[0]
-        for parameter in group["params"]:
-            gradient, state = parameter.grad, self.state[parameter]
-            if not state:  # the keys are AdamW's, so that its state is saved and loaded like this one
-                state["step"], state["exp_avg"] = torch.tensor(0.0), torch.zeros_like(parameter)
-            state["step"] += 1
-            average = state["exp_avg"].lerp_(gradient, 1 - self.MOMENTUM)
-            ahead = gradient.lerp(average, self.MOMENTUM)  # Nesterov's look ahead
-            # Queries, keys and values lie in one matrix, but are three maps.
-            parts = ahead.split(ahead.size(1)) if ahead.size(0) == 3 * ahead.size(1) else [ahead]
-            direction = torch.cat([orthogonal(part) * 0.2 * max(part.shape) ** 0.5 for part in parts])
-            parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
+        matrices, gradients = group["params"], [parameter.grad for parameter in group["params"]]
+        for parameter in matrices:
+            if not self.state[parameter]:  # the keys are AdamW's, so that its state is saved and loaded like this one
+                self.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(parameter)}
+            self.state[parameter]["step"] += 1
+        averages = [self.state[parameter]["exp_avg"] for parameter in matrices]
+        torch._foreach_lerp_(averages, gradients, 1 - self.MOMENTUM)
+        ahead = torch._foreach_lerp(gradients, averages, self.MOMENTUM)  # Nesterov's look ahead
+        # Queries, keys and values lie in one matrix, but are three maps.
+        parts = [part for matrix in ahead for part in matrix.split(matrix.size(1) if is_qkv(matrix) else len(matrix))]
+        for shape in {part.shape for part in parts}:
+            alike = [part for part in parts if part.shape == shape]
+            directions = orthogonal(torch.stack(alike), self.products) * (0.2 * max(shape) ** 0.5)
+            torch._foreach_copy_(alike, list(directions))  # into `ahead`, of which these are parts
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(matrices, ahead, alpha=-group["lr"])
+        for parameter in matrices:
             parameter.grad = None  # AdamW leaves out what has no gradient
         super().step(closure)
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """Return `matrix` with its singular values brought to about one, by five Newton-Schulz steps.
+def is_qkv(matrix: Tensor) -> bool:
+    """Whether `matrix` maps to queries, keys and values at once."""
+    return matrix.size(0) == 3 * matrix.size(1)
+
+
+def orthogonal(matrices: Tensor, products: torch.dtype = torch.float32) -> Tensor:
+    """Return `matrices` with their singular values brought to about one, by five Newton-Schulz steps.
 
     The polynomial is Jordan et al.'s, steep at zero: the values end between 0.7 and 1.2, which serves as well as one.
-    (M, N) -> (M, N).
+    (..., M, N) -> (..., M, N), multiplied in the type `products`.
     """
-    x = matrix.mT if matrix.size(0) > matrix.size(1) else matrix
-    x = x / x.norm().clamp_min(1e-30)  # no larger: early gradients of queries and keys are tiny
+    tall = matrices.size(-2) > matrices.size(-1)
+    x = matrices.mT if tall else matrices
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)).to(products)  # no larger: some gradients are tiny
     for _ in range(5):
         a = x @ x.mT
-        x = torch.addmm(x, torch.addmm(a, a, a, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
-    return x.mT if matrix.size(0) > matrix.size(1) else x
-
-
-def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy in nats, summed over all targets: (B, T, V) and (B, T) -> ()."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+        x = 3.4445 * x + (2.0315 * (a @ a) - 4.7750 * a) @ x
+    return (x.mT if tall else x).to(matrices.dtype)
 
 
 def update(
-    model: Callable[[Tensor], Tensor],
+    summed_loss: Callable[[Tensor, Tensor], Tensor],
     optimizer: Optimizer,
     batches: Sequence[tuple[Tensor, Tensor]],
     max_norm: float,
@@ -89,6 +104,7 @@ def update(
 ) -> float:
     """Take one step on `batches`, pairs of (B, T) inputs and targets; return the mean loss over all their targets.
 
+    summed_loss: gives the cross-entropy summed over the targets, such as a model's `loss`.
     Raises NonFinite before the step where the loss or the gradient is no finite number.
     """
     count = sum(targets.numel() for _, targets in batches)
@@ -96,7 +112,7 @@ def update(
     total = 0.0
     for inputs, targets in batches:  # however the step is split, its gradient is the same
         with autocast():
-            loss = summed_loss(model(inputs), targets) / count
+            loss = summed_loss(inputs, targets) / count
         scaler.scale(loss).backward()
         total += loss.item()
     scaler.unscale_(optimizer)

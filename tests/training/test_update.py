@@ -22,7 +22,7 @@ PROGRESS = checkpoint.Progress(step=3, text="a", tokenizer="b", epoch=1, used=2,
 
 def step(model, batches, max_norm=1.0, config=CONFIG):
     optimizer = make_optimizer(model, config)
-    return update(model, optimizer, batches, max_norm, nullcontext, SCALER)
+    return update(model.loss, optimizer, batches, max_norm, nullcontext, SCALER)
 
 
 def test_a_split_batch_gives_the_same_step():
@@ -121,7 +121,7 @@ def test_a_saved_optimizer_goes_on_the_same(optimizer, tmp_path):
 
     def go(model, made, some):
         for batch in some:
-            update(model, made, [batch], 1.0, nullcontext, SCALER)
+            update(model.loss, made, [batch], 1.0, nullcontext, SCALER)
 
     model = make_model()
     made = make_optimizer(model, config)
