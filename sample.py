@@ -75,11 +75,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(f"--{error}")
     run = open_run(options.run, choose_device(options.device, notice))
-    if options.precision in ("bf16", "fp16"):
-        run.model.to(torch.bfloat16 if options.precision == "bf16" else torch.float16)
     if options.top_k > run.tokenizer.vocab_size:
         notice(f"top-k {options.top_k} is above the vocabulary: {run.tokenizer.vocab_size} taken")
-    writer = Writer(run.model, run.tokenizer)
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision, torch.float32)
+    writer = Writer(run.model, run.tokenizer, kind)
     if options.interactive:
         return interact(writer, choice, options)
     prompt = options.prompt

@@ -30,7 +30,7 @@ class Attention(nn.Module):
     rotary: Tensor | None
 
     def __init__(self, config: ModelConfig, rotary: Tensor | None) -> None:
-        """rotary: (2, context, D / 2) as `rotary_table` makes it, or None."""
+        """rotary: (2, context, D) as `rotary_table` makes it, or None."""
         super().__init__()
         self.head_count, self.dropout = config.heads, config.dropout
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
@@ -63,7 +63,7 @@ class Attention(nn.Module):
         q, k = self.place(q, k, cache.length if cache else 0)
         dropout = self.dropout if self.training else 0.0
         if cache is not None:
-            k, v = cache.append(k, v)  # two (B, H, S, D)
+            k, v = cache.append(torch.cat([k, v], dim=1))  # two (B, H, S, D)
         elif q.dtype == torch.bfloat16 and q.device.type == "cpu" and not dropout:
             return self.merge(blockwise.attend(q, k, v))
         T, S = q.size(2), k.size(2)
@@ -87,7 +87,7 @@ class Attention(nn.Module):
         turned, keys = self.place(q, k, cache.length if cache else 0)
         values = v
         if cache is not None:
-            keys, values = cache.append(keys, v)  # two (B, H, S, D)
+            keys, values = cache.append(torch.cat([keys, v], dim=1))  # two (B, H, S, D)
         scores = turned @ keys.mT / math.sqrt(q.size(-1))  # (B, H, T, S)
         if mask:
             scores = scores.masked_fill(later(turned, keys), -math.inf)

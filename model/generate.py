@@ -8,6 +8,9 @@ from torch import Tensor
 
 from model.cache import Cache
 from model.gpt import GPT
+from model.packed import PackedGPT
+
+LIKELIEST = 256  # pieces that make up any usual top-p together
 
 
 @dataclass(frozen=True)
@@ -42,15 +45,21 @@ def probabilities(logits: Tensor, choice: Choice, seen: Tensor | None = None) ->
     if choice.temperature == 0:
         return torch.zeros_like(logits).scatter(1, logits.argmax(dim=1, keepdim=True), 1.0)
     # Taking the largest away first, so that no temperature, however small, overflows.
-    logits = (logits - logits.amax(dim=1, keepdim=True)) / choice.temperature
-    ordered, order = logits.sort(dim=1, descending=True, stable=True)
+    logits = logits.sub(logits.amax(dim=1, keepdim=True)).div_(choice.temperature)
+    # Only the likeliest are put in order: a full sort would take longer than a small model's own work.
+    count = min(choice.top_k or (LIKELIEST if choice.top_p < 1 else 0), logits.size(1))
+    p = logits.softmax(dim=1)
+    if not count:
+        return p
+    ordered, order = p.topk(count)
+    if not choice.top_k and (ordered.sum(dim=1) < choice.top_p).any():
+        ordered, order = p.sort(dim=1, descending=True, stable=True)
     if choice.top_k:
-        ordered[:, choice.top_k :] = -torch.inf
-    p = ordered.softmax(dim=1)
+        ordered = ordered / ordered.sum(dim=1, keepdim=True)
     if choice.top_p < 1:  # Holtzman et al. 2019: the first always stays, whatever top_p is
-        p = p.masked_fill(p.cumsum(dim=1) - p >= choice.top_p, 0.0)
-        p = p / p.sum(dim=1, keepdim=True)
-    return torch.zeros_like(p).scatter(1, order, p)
+        ordered = ordered.masked_fill(ordered.cumsum(dim=1) - ordered >= choice.top_p, 0.0)
+        ordered = ordered / ordered.sum(dim=1, keepdim=True)
+    return torch.zeros_like(p).scatter_(1, order, ordered)
 
 
 def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
@@ -62,14 +71,14 @@ def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
     p = p.cpu()
     u = torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators])
     cumulative = p.cumsum(dim=1)
-    pieces = torch.searchsorted(cumulative, (u * cumulative[:, -1])[:, None], right=True).squeeze(1)
-    last = p.size(1) - 1 - (p.flip(1) > 0).int().argmax(dim=1)  # a sum just short of u may point past the end
-    return torch.minimum(pieces, last)
+    total = cumulative[:, -1]
+    at = torch.minimum(u * total, total.nextafter(torch.zeros_like(total)))  # rounding may not lead past the end
+    return torch.searchsorted(cumulative, at[:, None], right=True).squeeze(1)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
-    model: GPT,
+    model: GPT | PackedGPT,
     prompt: list[int],
     choice: Choice,
     generators: list[torch.Generator],
@@ -82,7 +91,7 @@ def generate(
     newest half is kept and read again from position 0, with a cache and without; of a longer prompt the end is read.
     banned: ids never drawn. The model should be in evaluation mode.
     """
-    device = model.token.weight.device
+    device = model.device
     context, B = model.config.context, len(generators)
     seen = torch.zeros(B, model.vocab_size, dtype=torch.bool)
     seen[:, prompt] = True

@@ -107,6 +107,11 @@ class GPT(nn.Module):
         return empty_cache(self.config.layers, shape, like=self.token.weight)
 
     @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.token.weight.device
+
+    @property
     def parameter_count(self) -> int:
         """Numbers that are learned; the tied head counts once."""
         return sum(parameter.numel() for parameter in self.parameters())

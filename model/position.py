@@ -18,17 +18,16 @@ def sinusoidal_table(context: int, width: int) -> Tensor:
 
 
 def rotary_table(context: int, head_width: int) -> Tensor:
-    """Return cosines and sines of every position's angles: (2, context, D / 2)."""
-    angles = torch.arange(context, dtype=torch.float32)[:, None] * frequencies(head_width)
-    return torch.stack([angles.cos(), angles.sin()])
+    """Return what `rotate` multiplies by: (2, context, D), the cosines of every position's angles, and their sines."""
+    angles = torch.arange(context, dtype=torch.float32)[:, None] * frequencies(head_width)  # (context, D / 2)
+    return torch.stack([torch.cat([angles.cos(), angles.cos()], 1), torch.cat([-angles.sin(), angles.sin()], 1)])
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Turn each pair of dimensions by its position's angle (RoFormer, Su et al. 2021), so that the product of a
     query and a key depends on their distance alone. The pairs are dimension i and i + D/2.
 
-    x: (B, H, T, D); table: (2, T, D / 2), the rows of these T positions. Returns (B, H, T, D).
+    x: (B, H, T, D); table: (2, T, D), the rows of these T positions. Returns (B, H, T, D).
     """
     cosines, sines = table.to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
+    return x * cosines + x.roll(x.size(-1) // 2, dims=-1) * sines

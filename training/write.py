@@ -11,6 +11,7 @@ from data.read import nfc
 from data.tokenizer import MARK, UNKNOWN, Stream, Tokenizer
 from model.generate import Choice, generate
 from model.gpt import GPT
+from model.packed import PackedGPT, packable
 
 USUAL = Choice(temperature=0.8, top_p=0.7)  # what sample.py draws by when nothing else is said
 
@@ -32,8 +33,10 @@ class Continuation:
 class Writer:
     """Writes on from prompts with one model and its tokenizer."""
 
-    def __init__(self, model: GPT, tokenizer: Tokenizer) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(self, model: GPT, tokenizer: Tokenizer, kind: torch.dtype = torch.float32) -> None:
+        """kind: the type of the weights that are multiplied; on a processor all else stays in fp32."""
+        self.model = PackedGPT(model, kind) if packable(model, kind) else model.to(kind)
+        self.tokenizer = tokenizer
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """Return what the model reads for `prompt`: the document mark, then its pieces."""
@@ -64,6 +67,7 @@ class Writer:
             if all(text.stopped for text in texts):
                 break
             pieces, logits = next(steps)
+            log_probabilities = logits.log_softmax(dim=1).gather(1, pieces[:, None])[:, 0].tolist()
             for row, (text, ending) in enumerate(zip(texts, endings, strict=True)):
                 if text.stopped:
                     continue
@@ -74,7 +78,7 @@ class Writer:
                     text.stopped = "end"
                     continue
                 text.ids.append(piece)
-                text.log_probabilities.append(float(logits[row].double().log_softmax(dim=0)[piece]))
+                text.log_probabilities.append(log_probabilities[row])
                 new = ending.add(piece)
                 text.completion += new
                 say(text, new)

@@ -1,0 +1,133 @@
+"""What the measurements share: contenders take turns, figures come with their spread and with the machine."""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def parser(description: str | None, repeats: int = 5) -> argparse.ArgumentParser:
+    """Return a parser with the flags of every measurement."""
+    made = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    made.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"turns of each ({repeats})")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write every figure there too")
+    return made
+
+
+def add_shape(made: argparse.ArgumentParser, **defaults: int) -> None:
+    """Give `made` a flag for each size, such as --width."""
+    for name, value in defaults.items():
+        made.add_argument(f"--{name}", type=int, default=value, metavar="N", help=f"({value})")
+
+
+def seconds(task: Callable[[], Any]) -> float:
+    """Return how long `task` takes."""
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
+
+
+def in_turn(tasks: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Call each task once a turn, so that a machine that slows down slows all alike; return what each gave."""
+    found: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(repeats):
+        for name, task in tasks.items():
+            found[name].append(task())
+    return found
+
+
+def spread(values: Sequence[float], digits: int = 3) -> dict[str, float]:
+    """Return the median of `values` with the least and the most."""
+    return {
+        "median": significant(statistics.median(values), digits),
+        "least": significant(min(values), digits),
+        "most": significant(max(values), digits),
+    }
+
+
+def ratios(of: Sequence[float], to: Sequence[float]) -> dict[str, float]:
+    """Return the spread of the ratios turn by turn."""
+    return spread([a / b for a, b in zip(of, to, strict=True)])
+
+
+def significant(value: float, digits: int) -> float:
+    """Round to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on: processor, cores, commit, versions."""
+    import torch
+
+    found: dict[str, Any] = {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": commit(),
+    }
+    if torch.cuda.is_available():
+        found["card"] = torch.cuda.get_device_name()
+    with suppress(PackageNotFoundError):
+        found["transformers"] = version("transformers")
+    return found
+
+
+def processor() -> str:
+    """Return the name that the processor gives itself, with what it can do in bf16."""
+    from training.device import native_bf16
+
+    name = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+    return f"{name}, {'native' if native_bf16() else 'no native'} bf16"
+
+
+def commit() -> str:
+    """Return the short hash of the commit that is measured, marked where files have changed since."""
+    try:
+        asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+        return subprocess.run(asked, cwd=PROJECT, capture_output=True, encoding="utf-8", check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def report(title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace, **more: Any) -> None:
+    """Print `rows` as a Markdown table under the machine, and write all of it as JSON where that is asked for."""
+    about = machine()
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    print(f"\n{title}\n" + " · ".join(f"{name} {value}" for name, value in about.items()))
+    for name, value in more.items():
+        print(f"{name.replace('_', ' ')}: {shown(value)}")
+    columns = list(rows[0])
+    cells = [[shown(row[column]) for column in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for line in (columns, ["-" * width for width in widths], *cells):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+    if options.json:
+        content = {"title": title, "machine": about, "settings": settings, **more, "rows": list(rows)}
+        options.json.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def shown(value: Any) -> str:
+    """Return a figure for a table: a spread as its median with least and most behind."""
+    if isinstance(value, Mapping):
+        return f"{number(value['median'])} ({number(value['least'])}–{number(value['most'])})"
+    return number(value) if isinstance(value, (int, float)) else str(value)
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as a reader wants."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
