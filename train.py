@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Only now, so that --help answers at once.
     from data.prepare import prepare
     from data.read import enough, read_documents
-    from training import checkpoint
+    from training import auto, checkpoint
     from training.log import say
     from training.loop import train
 
@@ -49,6 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.init_from:
             overrides |= inherited(options.init_from, overrides)
         config = read_config(options.config or DEFAULT, overrides)
+        if config.auto and (clashing := [name for name in auto.CHOSEN if name in overrides]):
+            raise ValueError(
+                f"{', '.join('--' + name for name in clashing)} cannot be given where the config has auto, which "
+                "chooses them: leave out auto (--auto false) or these"
+            )
         if not options.run and folder.name != (options.config or DEFAULT).stem:
             say(f"{folder.with_name((options.config or DEFAULT).stem)} exists: this run is {folder}")
 
@@ -64,6 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.resume and finished(folder, config):
         say(f"{folder} is finished; --train.steps or --train.minutes may ask for more")
         return DONE
+    if config.auto:
+        config = auto.choose(config, prepared, say)
     folder.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         checkpoint.replace_file(folder / "tokenizer.model", prepared.tokenizer.model)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+Figure = TypeVar("Figure")
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -37,9 +38,9 @@ def seconds(task: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def in_turn(tasks: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def in_turn(tasks: Mapping[str, Callable[[], Figure]], repeats: int) -> dict[str, list[Figure]]:
     """Call each task once a turn, so that a machine that slows down slows all alike; return what each gave."""
-    found: dict[str, list[float]] = {name: [] for name in tasks}
+    found: dict[str, list[Figure]] = {name: [] for name in tasks}
     for _ in range(repeats):
         for name, task in tasks.items():
             found[name].append(task())
@@ -107,8 +108,7 @@ def commit() -> str:
 def report(title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace, **more: Any) -> None:
     """Print `rows` as a Markdown table under the machine, and write all of it as JSON where that is asked for."""
     about = machine()
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-    print(f"\n{title}\n" + " · ".join(f"{name} {value}" for name, value in about.items()))
+    print(f"\n=== {title}\n" + " · ".join(f"{name} {value}" for name, value in about.items()))
     for name, value in more.items():
         print(f"{name.replace('_', ' ')}: {shown(value)}")
     columns = list(rows[0])
@@ -117,8 +117,8 @@ def report(title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Name
     for line in (columns, ["-" * width for width in widths], *cells):
         print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
     if options.json:
-        content = {"title": title, "machine": about, "settings": settings, **more, "rows": list(rows)}
-        options.json.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        content = {"title": title, "machine": about, "settings": vars(options), **more, "rows": list(rows)}
+        options.json.write_text(json.dumps(content, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def shown(value: Any) -> str:

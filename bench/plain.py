@@ -4,12 +4,15 @@ A training loop and a sampler in fp32, uncompiled: the whole batch, the whole lo
 AdamW as they come, one forward pass over everything for each new piece. And the same with transformers' GPT-2.
 """
 
-from collections.abc import Callable
-from typing import Any
+import math
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from model.config import ModelConfig
 
 
 class Plain(nn.Module):
@@ -17,7 +20,7 @@ class Plain(nn.Module):
 
     def __init__(self, vocab_size: int, layers: int, heads: int, width: int, context: int) -> None:
         super().__init__()
-        self.context, self.heads = context, heads
+        self.config = ModelConfig(layers=layers, heads=heads, width=width, context=context)
         self.token, self.position = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
         self.layers = nn.ModuleList(
             nn.ModuleDict(
@@ -44,7 +47,7 @@ class Plain(nn.Module):
         x = self.token(ids) + self.position.weight[:T]
         for layer in self.layers:
             parts: Any = layer
-            q, k, v = parts["qkv"](parts["norm1"](x)).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = parts["qkv"](parts["norm1"](x)).view(B, T, 3, self.config.heads, -1).permute(2, 0, 3, 1, 4)
             heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + parts["out"](heads.transpose(1, 2).flatten(2))
             x = x + parts["down"](F.gelu(parts["up"](parts["norm2"](x))))
@@ -71,14 +74,21 @@ def transformers_gpt2(vocab_size: int, layers: int, heads: int, width: int, cont
     )
 
 
-def plain_step(model: nn.Module, learning_rate: float = 1e-3) -> Callable[[Tensor, Tensor], float]:
-    """Return a function that takes one step on (B, T) inputs and targets and returns its loss."""
+class Step(Protocol):
+    """Takes one step on (B, T) inputs and targets and returns its loss."""
+
+    def __call__(self, inputs: Tensor, targets: Tensor, rate: float = 1e-3) -> float:
+        """Return the mean cross-entropy before the step."""
+
+
+def plain_step(model: nn.Module) -> Step:
+    """Return a function that trains `model` by AdamW, a step a call."""
     decayed = [parameter for parameter in model.parameters() if parameter.dim() == 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() != 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.99))
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
 
-    def step(inputs: Tensor, targets: Tensor, rate: float = learning_rate) -> float:
+    def step(inputs: Tensor, targets: Tensor, rate: float = 1e-3) -> float:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad()
@@ -91,6 +101,21 @@ def plain_step(model: nn.Module, learning_rate: float = 1e-3) -> Callable[[Tenso
         return loss.item()
 
     return step
+
+
+def cosine(progress: float, highest: float, lowest: float, warmup: float) -> float:
+    """Return the rate that nanoGPT gives: up in a straight line, then down half a cosine to `lowest`."""
+    if progress < warmup:
+        return highest * (progress + 1e-9) / warmup
+    down = (progress - warmup) / (1 - warmup)
+    return lowest + (highest - lowest) * (1 + math.cos(math.pi * min(down, 1.0))) / 2
+
+
+def random_windows(ids: np.ndarray, batch: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return windows that begin anywhere, as nanoGPT draws them: two (batch, context)."""
+    starts = torch.randint(len(ids) - context, (batch, 1), generator=generator)
+    windows = torch.from_numpy(ids[(starts + torch.arange(context + 1)).numpy()].astype(np.int64))
+    return windows[:, :-1], windows[:, 1:]
 
 
 @torch.no_grad()

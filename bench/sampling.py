@@ -26,6 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     add_shape(flags, layers=6, heads=6, width=384, context=256, vocabulary=4096, tokens=256, count=16)
     flags.add_argument("--position", choices=("learned", "rotary"), default="learned", help="of this project (learned)")
     options = flags.parse_args(arguments)
+    if options.tokens > options.context:
+        flags.error("transformers' GPT-2 cannot write past its context: lower --tokens")
     device = choose_device("auto")
     torch.manual_seed(1)
     shape = {"layers": options.layers, "heads": options.heads, "width": options.width, "context": options.context}
@@ -80,7 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     for _, task in tasks.values():
         task()
-    found = in_turn({"limit": limit, **{name: partial(rate, *task) for name, task in tasks.items()}}, options.repeats)
+    rates: dict[str, Callable[[], float]] = {name: partial(rate, *task) for name, task in tasks.items()}
+    found = in_turn({"limit": limit, **rates}, options.repeats)
     rows = [
         {
             "contender": name,

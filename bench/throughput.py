@@ -66,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     for step in contenders.values():  # what the first step alone pays for, compiling too, is no part of the rate
         step()
-    found = in_turn({"product": product, **{n: partial(rate, s) for n, s in contenders.items()}}, options.repeats)
+    tasks: dict[str, Callable[[], float]] = {name: partial(rate, step) for name, step in contenders.items()}
+    found = in_turn({"product": product, **tasks}, options.repeats)
     flops = flops_per_token(GPT(ModelConfig(**shape, position="none"), options.vocabulary))
     plain = found["plain loop, float32, AdamW"]
     rows = [
@@ -79,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in contenders
     ]
     report(
-        "Training throughput", rows, options, precision=notes[0],
+        "Training throughput", rows, options, precision=notes[0].removeprefix("precision: "),
         one_product_GFLOPs=spread([value / 1e9 for value in found["product"]]), flops_a_token=flops,
     )  # fmt: skip
     return 0

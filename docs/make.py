@@ -1,7 +1,10 @@
-"""Renew every figure and picture of the documentation by one command: python docs/make.py [--run DIR]
+"""Renew the figures and pictures of the documentation: python docs/make.py [--run DIR]
 
 Trains the default configuration, unless --run names a run of it, and renews docs/curve.png and, in both READMEs, what
 stands between <!-- NAME --> and <!-- /NAME -->: the ten lines that the run wrote, and its figures.
+
+python docs/make.py --measure NAME [flags of bench/NAME.py] takes that measurement instead and renews its table in
+docs/speed.md; --block names another place there than the one of its name.
 """
 
 import argparse
@@ -20,6 +23,7 @@ from safetensors import safe_open
 
 PROJECT = Path(__file__).resolve().parent.parent
 PROMPT, SEED, LINES = "나는", 7, 10
+SIGN = "=== "  # before the title of a report
 
 
 def door(name: str, *arguments: str) -> str:
@@ -72,11 +76,36 @@ def replace_block(path: Path, name: str, text: str) -> None:
     path.write_text(after, encoding="utf-8", newline="\n")
 
 
+def measure(name: str, block: str, flags: list[str]) -> None:
+    """Take one measurement of bench/ and put its command and its table into docs/speed.md."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"bench.{name}", *flags],
+        cwd=PROJECT,
+        check=True,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    print(done.stdout)
+    title, *lines = done.stdout[done.stdout.rindex(SIGN) + len(SIGN) :].strip().split("\n")
+    table = [line for line in lines if line.startswith("|")]
+    about = "  \n".join(line for line in lines if not line.startswith("|"))
+    command = " ".join(["python -m", f"bench.{name}", *(Path(flag).name if "/" in flag else flag for flag in flags)])
+    text = "\n".join([f"`{command}`: {title}", "", *table, "", about])
+    replace_block(PROJECT / "docs" / "speed.md", block, text)
+
+
 def main() -> None:
     """Train or take the run, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--run", type=Path, help="a finished run of the default configuration")
-    run = parser.parse_args().run
+    parser.add_argument("--measure", metavar="NAME", help="take this measurement of bench/ instead")
+    parser.add_argument("--block", metavar="NAME", help="the place of its table in docs/speed.md")
+    options, flags = parser.parse_known_args()
+    if options.measure:
+        return measure(options.measure, options.block or options.measure, flags)
+    if flags:
+        parser.error(f"unknown flags: {' '.join(flags)}")
+    run = options.run
     if run is None:
         run = PROJECT / "runs" / "docs"
         shutil.rmtree(run, ignore_errors=True)

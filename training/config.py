@@ -74,6 +74,7 @@ class Config:
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], "type of the matrix products"] = "auto"
     compile: Annotated[Literal["auto", "on", "off"], "compile the model before training"] = "auto"
     wandb: Annotated[Literal["off", "offline", "online"], "log to Weights & Biases too"] = "off"
+    auto: Annotated[bool, "choose shape, batch and rate for this text, machine and time"] = False
 
 
 # What may be given beside --resume; the text may have moved, since it is known by its hash.

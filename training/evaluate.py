@@ -39,11 +39,12 @@ def losses(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def as_tensors(inputs: np.ndarray, targets: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return both as int64 on `device`."""
-    return (
-        torch.from_numpy(inputs.astype(np.int64)).to(device, non_blocking=True),
-        torch.from_numpy(targets.astype(np.int64)).to(device, non_blocking=True),
-    )
+    """Return both as int64 on `device`; a card fetches them while the processor goes on."""
+    tensors = [torch.from_numpy(array.astype(np.int64)) for array in (inputs, targets)]
+    if device.type == "cuda":
+        tensors = [tensor.pin_memory() for tensor in tensors]
+    one, other = (tensor.to(device, non_blocking=True) for tensor in tensors)
+    return one, other
 
 
 def copied_share(samples: list[str], documents: list[str], length: int = 30) -> float:

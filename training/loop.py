@@ -87,9 +87,9 @@ class Trainer:
     def __init__(self, config: Config, prepared: Prepared, folder: Path) -> None:
         self.config, self.prepared, self.folder = config, prepared, folder
         self.device = choose_device(config.device, say)
-        dtype = choose_precision(config.precision, self.device, say)
-        self.autocast = autocast(self.device, dtype)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=dtype == torch.float16)
+        self.dtype = choose_precision(config.precision, self.device, say)
+        self.autocast = autocast(self.device, self.dtype)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.threads = torch.get_num_threads()
         self.step, self.seconds_before, self.best, self.best_step = 0, 0.0, math.inf, 0
         self.finished = False
@@ -97,7 +97,7 @@ class Trainer:
         self.started: float | None = None  # set when the first step is about to be taken
         torch.manual_seed(config.train.seed)
         self.model = GPT(config.model, prepared.tokenizer.vocab_size).to(self.device)
-        self.optimizer = make_optimizer(self.model, config.train, dtype)
+        self.optimizer = make_optimizer(self.model, config.train, self.dtype)
         self.windows = Windows(prepared.train.ids, config.model.context, config.train.seed)
         self.bits_per_nat = prepared.train.targets / prepared.train.characters / math.log(2)
 
@@ -153,12 +153,13 @@ class Trainer:
             tokens = train.steps * train.batch_size * shape.context
             length = f"{train.steps:,} steps, {tokens:,} tokens, {tokens / text.train.targets:.1f} epochs"
             if self.device.type == "cpu":
-                rate = product_rate(torch.float32)
+                rate = product_rate(self.dtype)
                 seconds = tokens * flops_per_token(model) / (SHARE_USED * rate)
                 length += (
                     f" · about {clock(seconds)}, if {SHARE_USED:.0%} of a product's {rate / 1e9:,.0f} GFLOP/s are used"
                 )
-        say(f"run: {length} · about {memory_estimate(self.config, model):,.0f} MB of memory beside torch's own")
+        memory = memory_estimate(self.config, model, self.dtype)
+        say(f"run: {length} · about {memory:,.0f} MB of memory beside torch's own")
         size = 2 * model.parameter_count * train.snapshots / 1e6
         self.snapshots = train.snapshots if size <= SNAPSHOT_LIMIT else 0
         if train.snapshots:
@@ -309,17 +310,13 @@ def flops_per_token(model: GPT) -> int:
     return 6 * model.parameter_count + 12 * shape.layers * shape.width * shape.context
 
 
-def memory_estimate(config: Config, model: GPT) -> float:
+def memory_estimate(config: Config, model: GPT, dtype: torch.dtype) -> float:
     """Return about how many MB training holds.
 
-    Weights, gradient and the optimizer's two averages; all but the gradient once more while they are saved; and what
-    a pass keeps for its way back.
+    Weights, gradient and the optimizer's two averages; all but the gradient once more while they are saved; what a
+    pass keeps for its way back; and, on a card, the logits with their gradient.
     """
     weights = (16 + 12) * model.parameter_count
-    kept = (
-        4
-        * config.train.at_once
-        * config.model.context
-        * (20 * config.model.width * config.model.layers + 3 * model.vocab_size)
-    )
-    return (weights + kept) / 1e6
+    kept = 20 * config.model.width * config.model.layers * dtype.itemsize
+    logits = 12 * model.vocab_size if model.device.type != "cpu" else 0
+    return (weights + config.train.at_once * config.model.context * (kept + logits)) / 1e6

@@ -1,0 +1,93 @@
+"""What auto chooses follows the time, the machine and the text, and is an ordinary config once chosen."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from tests.conftest import PROJECT, door, sentences
+from training import auto
+from training.config import TrainConfig, read_config
+
+CONFIG = read_config(PROJECT / "configs" / "auto.yaml")
+
+
+def text(tokens=5_000_000, documents=200_000):
+    return SimpleNamespace(
+        tokenizer=SimpleNamespace(vocab_size=4096), train=SimpleNamespace(targets=tokens, documents=documents)
+    )
+
+
+def choose(monkeypatch, minutes, speed=1.0, **about):
+    """Choose on a machine that does so many operations a second as a laptop of two cores, times `speed`."""
+
+    def rate(config, vocab_size):
+        return speed * 2e11 / (6 * auto.parameters(config.model, vocab_size))
+
+    monkeypatch.setattr(auto, "tokens_per_second", rate)
+    config = replace(CONFIG, train=replace(CONFIG.train, minutes=minutes))
+    return auto.choose(config, text(**about), lambda line: None)
+
+
+def size(config):
+    return auto.parameters(config.model, 4096)
+
+
+def test_more_time_or_a_faster_machine_gives_a_larger_model(monkeypatch):
+    sizes = [size(choose(monkeypatch, minutes)) for minutes in (0.5, 3, 20, 120)]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+    assert size(choose(monkeypatch, 3, speed=40)) == sizes[-1]  # the same tokens of the same cost
+
+
+def test_the_context_holds_an_average_document(monkeypatch):
+    found = [choose(monkeypatch, 3, documents=5_000_000 // mean).model.context for mean in (20, 64, 65, 200, 5000)]
+    assert found == [64, 64, 128, 256, 256]
+
+
+def test_long_runs_take_more_tokens_a_step(monkeypatch):
+    for minutes in (1, 10, 100):
+        chosen = choose(monkeypatch, minutes)
+        step = chosen.train.batch_size * chosen.model.context
+        tokens = 60 * minutes * 2e11 / (6 * size(chosen))
+        assert step >= 1024 and tokens / step <= 4000
+        assert step == 1024 or tokens / (step / 2) > 4000
+
+
+def test_the_fit_falls_with_size_and_tokens_and_less_with_text_seen_again():
+    assert auto.predicted(2e6, 1e6, 1e9) < auto.predicted(1e6, 1e6, 1e9)
+    assert auto.predicted(1e6, 2e6, 1e9) < auto.predicted(1e6, 1e6, 1e9)
+    assert auto.predicted(1e6, 2e6, 1e9) < auto.predicted(1e6, 2e6, 1e5) < auto.predicted(1e6, 1e6, 1e5)
+    assert auto.predicted(1e6, 1e5, 1e5) == auto.predicted(1e6, 1e5, 1e9)  # once each
+
+
+def test_without_minutes_it_chooses_for_five(monkeypatch):
+    chosen = choose(monkeypatch, 5)
+    config = replace(CONFIG, train=TrainConfig(steps=7, optimizer="muon", learning_rate=1e-2))
+    found = auto.choose(config, text(), lambda line: None)
+    assert found.model == chosen.model and found.train.steps == 7 and not found.auto
+
+
+@pytest.fixture
+def quick_ladder(monkeypatch):
+    monkeypatch.setattr(auto, "LADDER", ((1, 32), (2, 32)))
+    monkeypatch.setattr(auto, "TIMED_SECONDS", 0.01)
+
+
+def test_a_run_says_and_saves_what_was_chosen(tmp_path, quick_ladder):
+    (tmp_path / "lines.txt").write_text("\n".join(sentences(200)) + "\n", encoding="utf-8")
+    given = ["--config", PROJECT / "configs" / "auto.yaml", "--data.path", "lines.txt", "--data.unit", "line"]
+    more = ["--tokenizer.vocab_size", 330, "--train.steps", 2, "--device", "cpu", "--run", "r"]
+    result = door("train", *given, *more, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "auto: 1 layers of width 32: " in result.stdout + result.stderr
+    saved = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text(encoding="utf-8"))
+    assert saved["auto"] is False and saved["model"]["width"] == 32 and saved["model"]["context"] == 64
+    assert door("train", "--resume", "--run", "r", "--train.steps", 3, cwd=tmp_path).returncode == 0
+
+
+def test_what_it_chooses_cannot_be_given_too(tmp_path):
+    given = ["--config", PROJECT / "configs" / "auto.yaml", "--model.width", 64, "--train.batch_size", 2]
+    result = door("train", *given, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "--model.width, --train.batch_size cannot be given where the config has auto" in result.stderr

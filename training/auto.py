@@ -1,0 +1,92 @@
+"""Shape, batch and rate for a text, a machine and so many minutes: a short timing, and a rule found from runs.
+
+The rule is a fit of what runs on film reviews reached (docs/speed.md): bits per character fall with the parameters and
+with the tokens seen, each to a power (Hoffmann et al. 2022, "Training compute-optimal large language models", eq. 2).
+A larger model sees fewer tokens in the same time, how many fewer is what the timing finds out.
+"""
+
+import math
+import time
+from dataclasses import replace
+
+import torch
+
+from data.prepare import Prepared
+from model.config import ModelConfig
+from model.gpt import GPT
+from training.config import Config
+from training.device import Say, autocast, choose_device, choose_precision
+from training.optimizer import make_optimizer, update
+
+CHOSEN = ("model.layers", "model.heads", "model.width", "model.context", "train.batch_size", "train.learning_rate")
+LADDER = ((2, 96), (2, 128), (3, 128), (4, 128), (3, 192), (4, 192), (4, 256), (6, 256), (6, 384), (8, 512), (12, 768))
+MINUTES = 5.0  # where a run is measured in steps
+LEAST_STEP, MOST_STEPS = 1024, 4000  # tokens a step, and steps beyond which a step takes more tokens
+TIMED_SECONDS = 0.5  # for each shape
+FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER = 0.756, 0.338, 0.3, 3.144, 0.1  # the fit, in millions
+REPEATS = 15.4  # passes over a text after which another teaches little
+
+
+def choose(config: Config, prepared: Prepared, say: Say) -> Config:
+    """Return `config` with shape, batch and rate chosen, as an ordinary one."""
+    minutes = config.train.minutes or MINUTES
+    context = context_for(prepared)
+    found: list[tuple[float, Config]] = []
+    for layers, width in LADDER:
+        shape = replace(config.model, layers=layers, width=width, heads=max(width // 64, 4), context=context)
+        tokens = 60 * minutes * tokens_per_second(replace(config, model=shape), prepared.tokenizer.vocab_size)
+        model_size = parameters(shape, prepared.tokenizer.vocab_size)
+        figure = predicted(model_size, tokens, prepared.train.targets)
+        say(f"auto: {layers} layers of width {width}: {tokens:,.0f} tokens in {minutes:g} minutes, fit {figure:.3f}")
+        step = LEAST_STEP
+        while tokens / step > MOST_STEPS:
+            step *= 2
+        train = replace(config.train, batch_size=max(step // context, 1))
+        found.append((figure, replace(config, auto=False, model=shape, train=train)))
+        if len(found) > 2 and min(figure for figure, _ in found[:-2]) < min(figure for figure, _ in found[-2:]):
+            break  # it has only become worse twice
+    _, best = min(found, key=lambda entry: entry[0])
+    say(
+        f"auto: {best.model.layers} layers, {best.model.heads} heads, width {best.model.width}, context {context}, "
+        f"batch {best.train.batch_size}, rate {best.train.learning_rate:g}"
+    )
+    return best
+
+
+def tokens_per_second(config: Config, vocab_size: int) -> float:
+    """Return how fast this machine trains such a model, by a few steps on random pieces."""
+    device = choose_device(config.device)
+    dtype = choose_precision(config.precision, device)
+    model = GPT(config.model, vocab_size).to(device).train()
+    optimizer = make_optimizer(model, config.train, dtype)
+    windows = torch.randint(vocab_size, (2, LEAST_STEP // config.model.context, config.model.context), device=device)
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    steps, started = -1, 0.0
+    while steps < 2 or time.perf_counter() - started < TIMED_SECONDS:
+        update(model.loss, optimizer, [(windows[0], windows[1])], 1.0, autocast(device, dtype), scaler)
+        steps += 1
+        if steps == 0:  # the first step pays for what the others find ready
+            started = time.perf_counter()
+    return steps * windows[0].numel() / (time.perf_counter() - started)
+
+
+def context_for(prepared: Prepared) -> int:
+    """Return the shortest of 64, 128 and 256 that holds an average document."""
+    mean = prepared.train.targets / prepared.train.documents
+    return next((context for context in (64, 128) if mean <= context), 256)
+
+
+def parameters(shape: ModelConfig, vocab_size: int) -> int:
+    """Return the parameters of a model of this shape, nothing of it made."""
+    with torch.device("meta"):
+        return GPT(shape, vocab_size).parameter_count
+
+
+def predicted(parameters: float, tokens: float, text: float) -> float:
+    """Return the bits per character that the fit gives.
+
+    text: tokens there are; those seen again count for less (Muennighoff et al. 2023, eq. 5, R* = 15.4).
+    """
+    passes = tokens / text
+    fresh = tokens if passes <= 1 else text * (1 + REPEATS * (1 - math.exp((1 - passes) / REPEATS)))
+    return FLOOR + OF_SIZE * (parameters / 1e6) ** -SIZE_POWER + OF_TOKENS * (fresh / 1e6) ** -TOKENS_POWER
