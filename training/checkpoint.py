@@ -35,6 +35,7 @@ class Progress:
     used: int = 0  # windows of this epoch already taken
     seconds: float = 0.0
     threads: int = 1
+    precision: str | None = None  # of the matrix products: fp32, bf16 or fp16
     finished: bool = False
     best: float = math.inf  # validation bits per character of the best weights so far, those of model.safetensors
 

@@ -69,16 +69,25 @@ def product_rate(dtype: torch.dtype, size: int = 512) -> float:
     return 2 * size**3 / min(seconds)
 
 
-def choose_precision(name: str, device: torch.device, say: Say = lambda line: None) -> torch.dtype:
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_precision(
+    name: str, device: torch.device, say: Say = lambda line: None, before: str | None = None
+) -> torch.dtype:
     """Return the type of the matrix products, for `auto` the fastest that is safe, and `say` which and why.
 
+    before: what `auto` was in the run that goes on; it stays so where the device still can.
     Raises ValueError for fp16 where nothing scales the loss.
     """
     if name == "fp16" and device.type != "cuda":
         raise ValueError("--precision fp16 needs CUDA: use fp32 or bf16")
     if name == "auto":
         name, why = "fp32", f"on {device.type}"
-        if device.type == "cuda":
+        able = device.type == "cuda" or (device.type == "cpu" and before != "fp16" and native_bf16())
+        if before in PRECISIONS and (before == "fp32" or able):
+            name, why = before, "as this run did before"
+        elif device.type == "cuda":
             name = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
             why = "the card multiplies it natively"
         elif device.type == "cpu" and not native_bf16():
@@ -92,7 +101,7 @@ def choose_precision(name: str, device: torch.device, say: Say = lambda line: No
         say(f"precision: {name} ({why})")
     elif name == "bf16" and device.type == "cpu" and not native_bf16():
         say("precision: bf16 as asked, though this processor has no native bf16 products and will be slow")
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    return PRECISIONS[name]
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> Callable[[], AbstractContextManager]:

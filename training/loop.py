@@ -16,7 +16,7 @@ from model.gpt import GPT
 from training import checkpoint
 from training.checkpoint import Progress
 from training.config import Config, by_name
-from training.device import autocast, choose_device, choose_precision, compiled, product_rate
+from training.device import PRECISIONS, autocast, choose_device, choose_precision, compiled, product_rate
 from training.evaluate import as_tensors, total_bits
 from training.log import Log, clock, say
 from training.optimizer import NonFinite, make_optimizer, update
@@ -87,7 +87,9 @@ class Trainer:
     def __init__(self, config: Config, prepared: Prepared, folder: Path) -> None:
         self.config, self.prepared, self.folder = config, prepared, folder
         self.device = choose_device(config.device, say)
-        self.dtype = choose_precision(config.precision, self.device, say)
+        state = folder / "state.safetensors"
+        before = checkpoint.load(state, tensors=False)[1].precision if state.exists() else None
+        self.dtype = choose_precision(config.precision, self.device, say, before)
         self.autocast = autocast(self.device, self.dtype)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.threads = torch.get_num_threads()
@@ -267,6 +269,7 @@ class Trainer:
             used=self.windows.place.used,
             seconds=self.seconds,
             threads=self.threads,
+            precision=next(name for name, dtype in PRECISIONS.items() if dtype == self.dtype),
             finished=self.finished,
             best=self.best,
         )

@@ -289,6 +289,28 @@ def test_precision_follows_the_processor(monkeypatch):
     assert device.choose_precision("auto", torch.device("mps")) == torch.float32
 
 
+def test_a_run_that_goes_on_keeps_its_precision(monkeypatch, tmp_path, corpus):
+    import torch
+
+    from training import device
+
+    monkeypatch.setattr(device, "native_bf16", lambda: True)
+    monkeypatch.setattr(device, "product_rate", lambda dtype: 4e11 if dtype == torch.bfloat16 else 1e11)
+    small = [part for part in SMALL if part not in ("--precision", "fp32")]
+    given = [*small, "--data.path", corpus, "--run", "r"]
+    assert "precision: bf16 (a bf16 product" in door("train", *given, "--train.steps", 2, cwd=tmp_path).stdout
+    monkeypatch.setattr(device, "product_rate", lambda dtype: 1e11)  # as on a machine that is busy just now
+    went_on = door("train", "--resume", "--run", "r", "--train.steps", 4, cwd=tmp_path).stdout
+    assert "precision: bf16 (as this run did before)" in went_on
+    monkeypatch.setattr(device, "native_bf16", lambda: False)
+    went_on = door("train", "--resume", "--run", "r", "--train.steps", 5, cwd=tmp_path).stdout
+    assert "precision: fp32 (the processor has no native bf16 products)" in went_on
+    cpu = torch.device("cpu")
+    assert device.choose_precision("auto", cpu, before="fp32") == torch.float32
+    assert device.choose_precision("auto", cpu, before="fp16") == torch.float32
+    assert device.choose_precision("auto", cpu, before="worse") == torch.float32
+
+
 def test_bf16_asked_for_by_hand_trains(tmp_path, corpus):
     result = door(
         "train", *SMALL, "--data.path", corpus, "--train.steps", 3, "--precision", "bf16", "--run", "half", cwd=tmp_path
