@@ -20,7 +20,7 @@ from bench.measure import in_turn, parser, report, spread
 from bench.plain import Plain, cosine, plain_step, random_windows
 from bench.time_to_quality import add_text, measured, open_text
 from data.prepare import Prepared, Tokens
-from training import checkpoint
+from training import auto, checkpoint
 from training.config import PROJECT, Config
 from training.device import choose_device
 from training.loop import train
@@ -38,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = flags.parse_args(arguments)
     config, prepared, validation = open_text(options)
     config = replace(config, train=replace(config.train, steps=None, minutes=options.minutes))
+    if config.auto:
+        config = auto.choose(config, prepared, print)
     seeds = iter(range(1, 1000))
     ours = options.config.name
     tasks = {ours: lambda: malssi(config, prepared, validation, next(seeds))}

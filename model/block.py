@@ -1,5 +1,9 @@
 """One block: look around, then think, each added to what was there (pre-norm, as in GPT-2)."""
 
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention import Attention, Look
@@ -7,13 +11,25 @@ from model.cache import LayerCache
 from model.config import ModelConfig
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    """Return what is above zero, squared (So et al. 2021, "Primer")."""
+    return F.relu(x).square()
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu_squared": relu_squared,
+}
+
+
 class FeedForward(nn.Module):
-    """Two linear layers with a GELU between, four times as wide inside, at each position alone."""
+    """Two linear layers with a bend between, four times as wide inside, at each position alone."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.up = nn.Linear(config.width, 4 * config.width, bias=config.bias)
-        self.activation = nn.GELU(approximate="tanh" if config.activation == "gelu_tanh" else "none")
+        self.activation = ACTIVATIONS[config.activation]
         self.down = nn.Linear(4 * config.width, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention import later
+from model.block import ACTIVATIONS
 from model.cache import Cache
 from model.gpt import GPT
 from model.position import rotate
@@ -52,7 +53,7 @@ class PackedGPT:
         cache = self.empty_cache(B) if cache is None else cache
         start = cache.length
         x = self.model.embed(ids, start)
-        gelu = "tanh" if self.config.activation == "gelu_tanh" else "none"
+        activation = ACTIVATIONS[self.config.activation]
         for (norm, qkv, output, second_norm, up, down), room in zip(self.layers, cache, strict=True):
             mixed = multiply(normed(x, norm), qkv).view(B, T, 3 * H, -1).transpose(1, 2)  # (B, 3 · H, T, D)
             if self.rotary is not None:
@@ -63,7 +64,7 @@ class PackedGPT:
             mask = None if T == 1 else ~later(q, k)
             heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(B, T, -1)
             x = x + multiply(heads, output)
-            x = x + multiply(F.gelu(multiply(normed(x, second_norm), up), approximate=gelu), down)
+            x = x + multiply(activation(multiply(normed(x, second_norm), up)), down)
         return multiply(normed(x, self.model.norm), self.head)
 
 
