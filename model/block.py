@@ -11,20 +11,14 @@ from model.cache import LayerCache
 from model.config import ModelConfig
 
 
-def relu_squared(x: Tensor) -> Tensor:
-    """Return what is above zero, squared (So et al. 2021, "Primer")."""
-    return F.relu(x).square()
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "relu_squared": relu_squared,
 }
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a bend between, four times as wide inside, at each position alone."""
+    """Two linear layers with a GELU between, four times as wide inside, at each position alone."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

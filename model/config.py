@@ -23,9 +23,7 @@ class ModelConfig:
         Literal["learned", "rotary", "sinusoidal", "none"], "how the model is told the order of pieces"
     ] = "learned"
     bias: Annotated[bool, "biases in linear layers and layer norms, as GPT-2 has"] = False
-    activation: Annotated[
-        Literal["gelu", "gelu_tanh", "relu_squared"], "exact GELU, GPT-2's approximation by tanh, or a squared ReLU"
-    ] = "gelu"
+    activation: Annotated[Literal["gelu", "gelu_tanh"], "exact GELU, or GPT-2's approximation by tanh"] = "gelu"
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
