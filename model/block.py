@@ -10,7 +10,6 @@ from model.attention import Attention, Look
 from model.cache import LayerCache
 from model.config import ModelConfig
 
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
