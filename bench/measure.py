@@ -97,10 +97,14 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """Return the short hash of the commit that is measured, marked where files have changed since."""
+    """Return the short hash of the commit that is measured, marked where code has changed since."""
+
+    def git(*asked: str) -> str:
+        return subprocess.run(["git", *asked], cwd=PROJECT, capture_output=True, encoding="utf-8", check=True).stdout
+
     try:
-        asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-        return subprocess.run(asked, cwd=PROJECT, capture_output=True, encoding="utf-8", check=True).stdout.strip()
+        changed = git("diff", "--name-only", "HEAD", "--", "*.py", "*.yaml").strip()
+        return git("rev-parse", "--short", "HEAD").strip() + ("-changed" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
