@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         sample = f"python sample.py --prompt {PROMPT} --tokens 20"
         tasks = {
             "python -c pass": partial(until_the_end, ["-c", "pass"]),
-            'python -c "import torch"': partial(until_the_end, ["-c", "import torch"]),
+            "import torch": partial(until_first_piece, ["-c", f"import torch; print('{PROMPT}.', flush=True)"]),
             **{
                 f"python {door}.py --help": partial(until_the_end, [f"{door}.py", "--help"])
                 for door in ("train", "sample", "evaluate")
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         in_turn(tasks, 1)  # so that every file has been read, and lies in memory
         found = in_turn(tasks, options.repeats)
     rows = [{"command": name, "seconds": spread(values)} for name, values in found.items()]
-    share = ratios(found['python -c "import torch"'], found[f"{sample}, to its first piece"])
+    share = ratios(found["import torch"], found[f"{sample}, to its first piece"])
     report("Whole processes", rows, options, share_of_the_first_piece_that_importing_torch_takes=share)
     return 0
 

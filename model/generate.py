@@ -68,12 +68,10 @@ def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
     By the inverse of the cumulative sum in float64: rounding in the logits moves the border between two pieces by
     as little, so that a batch gives the pieces that its rows give one by one.
     """
-    p = p.cpu()
-    u = torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators])
-    cumulative = p.cumsum(dim=1)
-    total = cumulative[:, -1]
-    at = torch.minimum(u * total, total.nextafter(torch.zeros_like(total)))  # rounding may not lead past the end
-    return torch.searchsorted(cumulative, at[:, None], right=True).squeeze(1)
+    u = torch.cat([torch.rand(1, 1, dtype=torch.float64, generator=generator) for generator in generators])
+    cumulative = p.cpu().cumsum(dim=1)
+    at = u * (1 - 2**-50) * cumulative[:, -1:]  # short of the end, however it is rounded
+    return torch.searchsorted(cumulative, at, right=True).squeeze(1)
 
 
 @torch.inference_mode()
@@ -93,19 +91,22 @@ def generate(
     """
     device = model.device
     context, B = model.config.context, len(generators)
+    never, rows = torch.tensor(banned, dtype=torch.long), torch.arange(B)
     seen = torch.zeros(B, model.vocab_size, dtype=torch.bool)
     seen[:, prompt] = True
-    read = torch.tensor([prompt[-context:]] * B, device=device)  # (B, S), what the model sees
+    read = [torch.tensor([prompt[-context:]] * B, device=device)]  # (B, …) each, what the model sees
     cache: Cache | None = model.empty_cache(B) if cached else None
-    unread = read
+    unread, length = read[0], read[0].size(1)
     while True:
         logits = model(unread, cache)[:, -1].float().cpu()  # (B, V)
-        allowed = logits.index_fill(1, torch.tensor(banned, dtype=torch.long), -torch.inf)
+        allowed = logits.index_fill(1, never, -torch.inf) if banned else logits
         pieces = draw(probabilities(allowed, choice, seen), generators)
         yield pieces, logits
-        seen[torch.arange(B), pieces] = True
-        read = torch.cat([read, pieces.to(device)[:, None]], dim=1)
-        unread = read[:, -1:] if cached else read
-        if read.size(1) > context:
-            read = unread = read[:, -max(context // 2, 1) :]
+        seen[rows, pieces] = True
+        read.append(pieces.to(device)[:, None])
+        length += 1
+        unread = read[-1] if cached else torch.cat(read, dim=1)
+        if length > context:
+            unread = torch.cat(read, dim=1)[:, -max(context // 2, 1) :]
+            read, length = [unread], unread.size(1)
             cache = model.empty_cache(B) if cached else None

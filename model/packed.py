@@ -30,14 +30,14 @@ class PackedGPT:
             raise ValueError(f"this torch or device cannot pack weights in {kind}")
         self.model, self.config, self.vocab_size, self.device = model, model.config, model.vocab_size, model.device
         pack, self.multiply = kernels(kind)
-        self.head = pack(model.token.weight, None)
+        self.head, self.norm = pack(model.token.weight, None), settings(model.norm)
         blocks = [block for block, _ in model.layers(None)]
         self.rotary = blocks[0].attention.rotary
         self.layers = [
             (
-                block.attention_norm,
+                settings(block.attention_norm),
                 *(pack(layer.weight, layer.bias) for layer in (block.attention.qkv, block.attention.output)),
-                block.feed_forward_norm,
+                settings(block.feed_forward_norm),
                 *(pack(layer.weight, layer.bias) for layer in (block.feed_forward.up, block.feed_forward.down)),
             )
             for block in blocks
@@ -55,7 +55,7 @@ class PackedGPT:
         x = self.model.embed(ids, start)
         activation = ACTIVATIONS[self.config.activation]
         for (norm, qkv, output, second_norm, up, down), room in zip(self.layers, cache, strict=True):
-            mixed = multiply(normed(x, norm), qkv).view(B, T, 3 * H, -1).transpose(1, 2)  # (B, 3 · H, T, D)
+            mixed = multiply(torch.layer_norm(x, *norm), qkv).view(B, T, 3 * H, -1).transpose(1, 2)  # (B, 3 · H, T, D)
             if self.rotary is not None:
                 turned = rotate(mixed[:, : 2 * H], self.rotary[:, start : start + T])
                 mixed = torch.cat([turned, mixed[:, 2 * H :]], dim=1)
@@ -64,13 +64,13 @@ class PackedGPT:
             mask = None if T == 1 else ~later(q, k)
             heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(B, T, -1)
             x = x + multiply(heads, output)
-            x = x + multiply(activation(multiply(normed(x, second_norm), up)), down)
-        return multiply(normed(x, self.model.norm), self.head)
+            x = x + multiply(activation(multiply(torch.layer_norm(x, *second_norm), up)), down)
+        return multiply(torch.layer_norm(x, *self.norm), self.head)
 
 
-def normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Do what `norm` does, without what a call of a module costs."""
-    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+def settings(norm: nn.LayerNorm) -> tuple[Any, ...]:
+    """Return what `torch.layer_norm` wants to know of `norm`, without what a call of a module costs."""
+    return norm.normalized_shape, norm.weight, norm.bias, norm.eps
 
 
 def packable(model: GPT, kind: torch.dtype = torch.float32) -> bool:
