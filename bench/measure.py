@@ -134,4 +134,4 @@ def shown(value: Any) -> str:
 
 def number(value: float) -> str:
     """Return a number with as many digits as a reader wants."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"

@@ -100,7 +100,8 @@ def open_text(options: argparse.Namespace) -> tuple[Config, Prepared, Tokens]:
     config = read_config(options.config)
     data = DataConfig(path=tuple(str(path.resolve()) for path in options.text), unit=options.unit)
     config = replace(config, data=data, tokenizer=replace(config.tokenizer, vocab_size=options.vocabulary))
-    prepared = prepare(read_documents(data), config.tokenizer, 200_000)
+    whole = options.validation is None  # all that a training may know of its validation side, or what it looks at
+    prepared = prepare(read_documents(data), config.tokenizer, 200_000 if whole else config.train.eval_pieces)
     if options.validation is None:
         return config, prepared, prepared.validation
     documents = read_documents(DataConfig(path=(str(options.validation.resolve()),), unit=options.unit))
