@@ -21,9 +21,8 @@ def test_both_readmes_give_the_same_commands():
 @pytest.mark.parametrize("path", READMES, ids=lambda path: path.name)
 def test_every_flag_and_link_is_real(path):
     text = path.read_text(encoding="utf-8")
-    sources = "".join(
-        source.read_text(encoding="utf-8") for source in [*PROJECT.glob("*.py"), *PROJECT.glob("training/*.py"), *PROJECT.glob("bench/*.py")]
-    )
+    paths = [path for pattern in ("*.py", "training/*.py", "bench/*.py") for path in PROJECT.glob(pattern)]
+    sources = "".join(path.read_text(encoding="utf-8") for path in paths)
     from training.config import settings
 
     for flag in set(re.findall(r"(?<![\w-])--([a-z][a-z_.-]+)", text)):
