@@ -22,6 +22,7 @@ CHOSEN = ("model.layers", "model.heads", "model.width", "model.context", "train.
 LADDER = ((2, 96), (2, 128), (3, 128), (4, 128), (3, 192), (4, 192), (4, 256), (6, 256), (6, 384), (8, 512), (12, 768))
 MINUTES = 5.0  # where a run is measured in steps
 LEAST_STEP, MOST_STEPS = 1024, 4000  # tokens a step, and steps beyond which a step takes more tokens
+MOST_OF_TEXT = 5  # parameters for each token of the text
 TIMED_SECONDS = 0.5  # for each shape
 FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER = 3.034, 0.217, 0.5, 0.975, 0.3  # the fit, in millions
 REPEATS = 15.4  # passes over a text after which another teaches little
@@ -34,8 +35,10 @@ def choose(config: Config, prepared: Prepared, say: Say) -> Config:
     found: list[tuple[float, Config]] = []
     for layers, width in LADDER:
         shape = replace(config.model, layers=layers, width=width, heads=max(width // 64, 4), context=context)
-        tokens = 60 * minutes * tokens_per_second(replace(config, model=shape), prepared.tokenizer.vocab_size)
         model_size = parameters(shape, prepared.tokenizer.vocab_size)
+        if found and model_size > MOST_OF_TEXT * prepared.train.targets:
+            break  # the fit knows nothing of a text so small that a model can learn it by heart
+        tokens = 60 * minutes * tokens_per_second(replace(config, model=shape), prepared.tokenizer.vocab_size)
         figure = predicted(model_size, tokens, prepared.train.targets)
         say(f"auto: {layers} layers of width {width}: {tokens:,.0f} tokens in {minutes:g} minutes, fit {figure:.3f}")
         step = LEAST_STEP

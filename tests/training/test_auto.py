@@ -61,6 +61,11 @@ def test_the_fit_falls_with_size_and_tokens_and_less_with_text_seen_again():
     assert auto.predicted(1e6, 1e5, 1e5) == auto.predicted(1e6, 1e5, 1e9)  # once each
 
 
+def test_a_small_text_gets_a_small_model(monkeypatch):
+    sizes = [size(choose(monkeypatch, 60, tokens=tokens, documents=1000)) for tokens in (10_000, 200_000, 5_000_000)]
+    assert sizes[0] == size(choose(monkeypatch, 0.01)) < sizes[1] <= 1_000_000 < sizes[2]
+
+
 def test_without_minutes_it_chooses_for_five(monkeypatch):
     chosen = choose(monkeypatch, 5)
     config = replace(CONFIG, train=TrainConfig(steps=7, optimizer="muon", learning_rate=1e-2))
