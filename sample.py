@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from model.generate import Choice
     from training.checkpoint import open_run
-    from training.device import choose_device
+    from training.device import PRECISIONS, choose_device
     from training.write import Writer
 
     try:
@@ -77,8 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = open_run(options.run, choose_device(options.device, notice))
     if options.top_k > run.tokenizer.vocab_size:
         notice(f"top-k {options.top_k} is above the vocabulary: {run.tokenizer.vocab_size} taken")
-    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision, torch.float32)
-    writer = Writer(run.model, run.tokenizer, kind)
+    writer = Writer(run.model, run.tokenizer, PRECISIONS.get(options.precision, torch.float32))
     if options.interactive:
         return interact(writer, choice, options)
     prompt = options.prompt

@@ -26,12 +26,11 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from model.loss import summed_loss
 from training.config import TrainConfig
-from training.device import Loss, autocast, choose_device, choose_precision
+from training.device import NAMES, PRECISIONS, Loss, autocast, choose_device, choose_precision
 from training.optimizer import make_optimizer, update
 
 SIZES = {"layers": 6, "heads": 6, "width": 384, "vocabulary": 4096, "tokens": 4096, "steps": 3}
 LEAST = {"layers": 1, "heads": 1, "width": 8, "vocabulary": 8, "tokens": 8}
-PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 PLAIN = "plain loop, float32"
 
 
@@ -44,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     flags.add_argument("--plot", type=Path, metavar="FILE", help="draw both curves there, as a PNG")
     flags.add_argument(
-        "--one", choices=(*PRECISIONS.values(), "plain"), help="measure this one at the first context, in this process"
+        "--one", choices=(*PRECISIONS, "plain"), help="measure this one at the first context, in this process"
     )
     options = flags.parse_args(arguments)
     if options.steps < 2:
@@ -54,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     notes: list[str] = []
     dtype = choose_precision("auto", choose_device("auto"), notes.append)
-    ours = {f"malssi, {str(kind).removeprefix('torch.')}": PRECISIONS[kind] for kind in (dtype, torch.float32)}
+    ours = {f"malssi, {str(kind).removeprefix('torch.')}": NAMES[kind] for kind in (dtype, torch.float32)}
     contenders = {**ours, PLAIN: "plain"}
     found: dict[tuple[int, str], list[dict[str, float]]] = {
         (context, name): [] for context in options.contexts for name in contenders

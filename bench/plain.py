@@ -70,7 +70,7 @@ def transformers_gpt2(vocab_size: int, layers: int, heads: int, width: int, cont
             attn_pdrop=0.0,
             bos_token_id=1,
             eos_token_id=None,
-        )  # fmt: skip
+        )
     )
 
 

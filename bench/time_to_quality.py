@@ -102,7 +102,7 @@ def open_text(options: argparse.Namespace) -> tuple[Config, Prepared, Tokens]:
     config = replace(config, data=data, tokenizer=replace(config.tokenizer, vocab_size=options.vocabulary))
     whole = options.validation is None  # all that a training may know of its validation side, or what it looks at
     prepared = prepare(read_documents(data), config.tokenizer, 200_000 if whole else config.train.eval_pieces)
-    if options.validation is None:
+    if whole:
         return config, prepared, prepared.validation
     documents = read_documents(DataConfig(path=(str(options.validation.resolve()),), unit=options.unit))
     return config, prepared, encode(documents, prepared.tokenizer)

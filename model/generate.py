@@ -102,7 +102,8 @@ def generate(
         allowed = logits.index_fill(1, never, -torch.inf) if banned else logits
         pieces = draw(probabilities(allowed, choice, seen), generators)
         yield pieces, logits
-        seen[rows, pieces] = True
+        if choice.repetition_penalty != 1:
+            seen[rows, pieces] = True
         read.append(pieces.to(device)[:, None])
         length += 1
         unread = read[-1] if cached else torch.cat(read, dim=1)

@@ -8,6 +8,7 @@ A larger model sees fewer tokens in the same time, how many fewer is what the ti
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from data.prepare import Prepared
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import Config
-from training.device import Say, autocast, choose_device, choose_precision
+from training.device import NAMES, Say, autocast, choose_device, choose_precision
 from training.optimizer import make_optimizer, update
 
 CHOSEN = ("model.layers", "model.heads", "model.width", "model.context", "train.batch_size", "train.learning_rate")
@@ -31,6 +32,10 @@ REPEATS = 15.4  # passes over a text after which another teaches little
 def choose(config: Config, prepared: Prepared, say: Say) -> Config:
     """Return `config` with shape, batch and rate chosen, as an ordinary one."""
     minutes = config.train.minutes or MINUTES
+    device = choose_device(config.device)
+    # Asked of the machine once, not anew for each shape.
+    settled: dict[str, Any] = {"device": device.type, "precision": NAMES[choose_precision(config.precision, device)]}
+    timed = replace(config, **settled)
     context = context_for(prepared)
     found: list[tuple[float, Config]] = []
     for layers, width in LADDER:
@@ -38,7 +43,7 @@ def choose(config: Config, prepared: Prepared, say: Say) -> Config:
         model_size = parameters(shape, prepared.tokenizer.vocab_size)
         if found and model_size > MOST_OF_TEXT * prepared.train.targets:
             break  # the fit knows nothing of a text so small that a model can learn it by heart
-        tokens = 60 * minutes * tokens_per_second(replace(config, model=shape), prepared.tokenizer.vocab_size)
+        tokens = 60 * minutes * tokens_per_second(replace(timed, model=shape), prepared.tokenizer.vocab_size)
         figure = predicted(model_size, tokens, prepared.train.targets)
         say(f"auto: {layers} layers of width {width}: {tokens:,.0f} tokens in {minutes:g} minutes, fit {figure:.3f}")
         step = LEAST_STEP
@@ -63,7 +68,7 @@ def tokens_per_second(config: Config, vocab_size: int) -> float:
     model = GPT(config.model, vocab_size).to(device).train()
     optimizer = make_optimizer(model, config.train, dtype)
     windows = torch.randint(vocab_size, (2, LEAST_STEP // config.model.context, config.model.context), device=device)
-    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
     steps, started = -1, 0.0
     while steps < 2 or time.perf_counter() - started < TIMED_SECONDS:
         update(model.loss, optimizer, [(windows[0], windows[1])], 1.0, autocast(device, dtype), scaler)

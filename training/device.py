@@ -70,6 +70,7 @@ def product_rate(dtype: torch.dtype, size: int = 512) -> float:
 
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
 
 
 def choose_precision(

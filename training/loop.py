@@ -16,7 +16,7 @@ from model.gpt import GPT
 from training import checkpoint
 from training.checkpoint import Progress
 from training.config import Config, by_name
-from training.device import PRECISIONS, autocast, choose_device, choose_precision, compiled, product_rate
+from training.device import NAMES, autocast, choose_device, choose_precision, compiled, product_rate
 from training.evaluate import as_tensors, total_bits
 from training.log import Log, clock, say
 from training.optimizer import NonFinite, make_optimizer, update
@@ -269,7 +269,7 @@ class Trainer:
             used=self.windows.place.used,
             seconds=self.seconds,
             threads=self.threads,
-            precision=next(name for name, dtype in PRECISIONS.items() if dtype == self.dtype),
+            precision=NAMES[self.dtype],
             finished=self.finished,
             best=self.best,
         )
