@@ -15,7 +15,7 @@ from bench.plain import Plain, plain_step, transformers_gpt2
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
-from training.device import autocast, choose_device, choose_precision, compiled
+from training.device import autocast, choose_device, choose_precision, compiled, hold_memory
 from training.loop import flops_per_token
 from training.optimizer import make_optimizer, update
 
@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags.add_argument("--compile", choices=("off", "on"), default="off", help="compile this project's model (off)")
     flags.add_argument("--position", choices=("learned", "rotary"), default="learned", help="of this project (learned)")
     options = flags.parse_args(arguments)
+    hold_memory()  # for the peers too
     device = choose_device("auto")
     notes: list[str] = []
     dtype = choose_precision("auto", device, notes.append)

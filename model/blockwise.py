@@ -6,48 +6,45 @@ time outside the products (docs/speed.md); on others, and on graphics cards, tor
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 128  # queries at a time: the keys after a block are left out, which saves up to half of the products
-SCRATCH = 2**20  # scores at a time, so that they stay in the processor's cache
+BLOCK = 256  # queries at a time: the keys after a block are left out, which saves up to half of the products
+SCRATCH = 2**21  # scores at a time, so that they stay in the processor's cache
 
 
 @torch.library.custom_op("malssi::attend", mutates_args=())  # so that compiling takes it as it is
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return what every head gathers, softmax(QKᵀ / √D) V with the causal mask: three (B, H, T, D) -> (B, H, T, D)."""
     heads = torch.empty(q.shape, dtype=q.dtype)
-    q, k, v, gathered = scaled(q), k.flatten(0, 1), v.flatten(0, 1), heads.flatten(0, 1)
+    if torch.cpu._is_amx_tile_supported():  # there torch's kernel is the faster one on the way there, not on the way back
+        return heads.copy_(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    q, k, v, gathered = (x.flatten(0, 1) for x in (q, k, v, heads))
     for n, t, s in blocks(q):
-        gathered[n, t] = weights(q[n, t], k[n, s]) @ v[n, s]
+        torch.bmm(weights(q[n, t], k[n, s]), v[n, s], out=gathered[n, t])
     return heads
 
 
 @torch.library.custom_op("malssi::attend_backward", mutates_args=())
 def attend_backward(dheads: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v; each block's weights are computed again (Dao et al. 2022, section 3.1)."""
-    gradients = (
-        torch.empty(q.shape, dtype=q.dtype),
-        torch.zeros(k.shape, dtype=k.dtype),
-        torch.zeros(v.shape, dtype=v.dtype),
-    )
+    gradients = torch.empty(q.shape, dtype=q.dtype), torch.empty(k.shape, dtype=k.dtype), torch.empty(v.shape, dtype=v.dtype)
     dq, dk, dv = (gradient.flatten(0, 1) for gradient in gradients)
-    q, k, v, dheads = scaled(q), k.flatten(0, 1), v.flatten(0, 1), dheads.flatten(0, 1)
+    dheads, q, k, v = (x.flatten(0, 1) for x in (dheads, q, k, v))
+    scale = q.size(-1) ** -0.5
     for n, t, s in blocks(q):
         p = weights(q[n, t], k[n, s])
-        dv[n, s] += p.mT @ dheads[n, t]
-        dscores = torch._softmax_backward_data(dheads[n, t] @ v[n, s].mT, p, -1, p.dtype)
-        dq[n, t] = dscores @ k[n, s]
-        dk[n, s] += dscores.mT @ q[n, t]
-    dq *= dq.size(-1) ** -0.5
+        dscores = dheads[n, t] @ v[n, s].mT
+        torch._softmax_backward_data(dscores, p, -1, p.dtype, grad_input=dscores)
+        add = partial(torch.baddbmm, beta=s.stop < k.size(1))  # the first block of some heads sees, and sets, every key
+        add(dv[n, s], p.mT, dheads[n, t], out=dv[n, s])
+        add(dk[n, s], dscores.mT, q[n, t], alpha=scale, out=dk[n, s])
+        torch.baddbmm(dq[n, t], dscores, k[n, s], beta=0, alpha=scale, out=dq[n, t])
     return gradients
-
-
-def scaled(q: Tensor) -> Tensor:
-    """Divide queries by √D: (B, H, T, D) -> (B · H, T, D)."""
-    return (q * q.size(-1) ** -0.5).flatten(0, 1)
 
 
 def blocks(q: Tensor) -> Iterator[tuple[slice, slice, slice]]:
@@ -55,16 +52,16 @@ def blocks(q: Tensor) -> Iterator[tuple[slice, slice, slice]]:
     N, T, _ = q.shape
     heads = max(SCRATCH // (min(BLOCK, T) * T), 1)
     for n in range(0, N, heads):
-        for t in range(0, T, BLOCK):
+        for t in reversed(range(0, T, BLOCK)):
             yield slice(n, n + heads), slice(t, t + BLOCK), slice(0, min(t + BLOCK, T))
 
 
 def weights(q: Tensor, k: Tensor) -> Tensor:
-    """Return the attention of queries on keys that end where they do: scaled (N, T, D) and (N, S, D) -> (N, T, S)."""
-    scores, T = q @ k.mT, q.size(1)
-    later = torch.full((T, T), -math.inf, dtype=q.dtype).triu(1)
-    scores[:, :, k.size(1) - T :] += later
-    return scores.softmax(dim=-1)
+    """Return the attention of queries on keys that end where they do: (N, T, D) and (N, S, D) -> (N, T, S)."""
+    T, S = q.size(1), k.size(1)
+    mask = torch.full((T, S), -math.inf, dtype=q.dtype).triu(S - T + 1)
+    scores = torch.baddbmm(mask, q, k.mT, alpha=q.size(-1) ** -0.5)
+    return torch.softmax(scores, dim=-1, out=scores)
 
 
 def keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:

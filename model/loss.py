@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-STRETCH = 256  # positions at a time: their logits stay in the cache, and in memory that torch has at hand
+BLOCK = 2**23  # logits at a time: as many as make the products large
+STRETCH = 2**19  # of them in fp32 at a time: as few as stay in the processor's cache
 
 
 def summed_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -29,15 +30,19 @@ def by_stretches(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Te
     """
     table = weight.to(x.dtype)
     loss, dx, dweight = torch.zeros(()), torch.empty_like(x), torch.zeros_like(weight)
-    for start in range(0, len(x), STRETCH):
-        part, right = x[start : start + STRETCH], targets[start : start + STRETCH, None]
-        logits = (part @ table.mT).float()
-        p = logits.softmax(dim=1)
-        total = logits.amax(dim=1) - p.amax(dim=1).log()  # the logarithm of the sum of exponentials
-        loss += (total - logits.gather(1, right)[:, 0]).sum()
-        dlogits = p.scatter_add_(1, right, torch.full(right.shape, -1.0)).to(x.dtype)
-        dx[start : start + STRETCH] = dlogits @ table
-        dweight += dlogits.mT @ part
+    rows, few = (max(numbers // len(weight), 1) for numbers in (BLOCK, STRETCH))
+    for start in range(0, len(x), rows):
+        block = slice(start, start + rows)
+        logits = x[block] @ table.mT
+        for part, right in zip(logits.split(few), targets[block, None].split(few), strict=True):
+            p = part.float()
+            highest = p.amax(dim=1)
+            loss -= p.gather(1, right).sum()
+            torch.softmax(p, dim=1, out=p)
+            loss += (highest - p.amax(dim=1).log()).sum()  # the logarithm of the sum of exponentials
+            part.copy_(p.scatter_add_(1, right, torch.full(right.shape, -1.0)))  # the gradient by the logits
+        torch.mm(logits, table, out=dx[block])
+        dweight += logits.mT @ x[block]
     return loss, dx, dweight
 
 
