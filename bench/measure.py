@@ -8,8 +8,10 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +47,30 @@ def in_turn(tasks: Mapping[str, Callable[[], Figure]], repeats: int) -> dict[str
         for name, task in tasks.items():
             found[name].append(task())
     return found
+
+
+class Apart:
+    """A task in a process of its own, so that what it sets there is lent to no other; called, gives what it gives."""
+
+    def __init__(self, make: Callable[..., Callable[[], Any]], *arguments: Any) -> None:
+        """make: makes the task from `arguments`, there; both can be pickled."""
+        self.process = ProcessPoolExecutor(1, get_context("spawn"), _begin, (make, *arguments))
+
+    def __call__(self) -> Any:
+        """Do the task once."""
+        return self.process.submit(_go_on).result()
+
+
+def _begin(make: Callable[..., Callable[[], Any]], *arguments: Any) -> None:
+    global _task
+    _task = make(*arguments)
+
+
+def _go_on() -> Any:
+    return _task()
+
+
+_task: Callable[[], Any]
 
 
 def spread(values: Sequence[float], digits: int = 3) -> dict[str, float]:

@@ -26,7 +26,7 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from model.loss import summed_loss
 from training.config import TrainConfig
-from training.device import NAMES, PRECISIONS, Loss, autocast, choose_device, choose_precision
+from training.device import NAMES, PRECISIONS, Loss, autocast, choose_device, choose_precision, hold_memory
 from training.optimizer import make_optimizer, update
 
 SIZES = {"layers": 6, "heads": 6, "width": 384, "vocabulary": 4096, "tokens": 4096, "steps": 3}
@@ -107,6 +107,7 @@ def one_step(name: str, context: int, sizes: argparse.Namespace, device: torch.d
     inputs, targets = batch(context, sizes, device)
     if name == "plain":
         return partial(plain_step(build(name, context, sizes, device)), inputs, targets)
+    hold_memory()
     dtype = choose_precision(name, device)
     model = build(name, context, sizes, device)
     optimizer = make_optimizer(model, TrainConfig(steps=1), dtype)

@@ -3,14 +3,16 @@
 python -m bench.throughput
 """
 
+import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from bench.measure import add_shape, in_turn, parser, ratios, report, seconds, spread
+from bench.measure import Apart, add_shape, in_turn, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_step, transformers_gpt2
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -27,32 +29,15 @@ def main(arguments: list[str] | None = None) -> int:
     flags.add_argument("--compile", choices=("off", "on"), default="off", help="compile this project's model (off)")
     flags.add_argument("--position", choices=("learned", "rotary"), default="learned", help="of this project (learned)")
     options = flags.parse_args(arguments)
-    hold_memory()  # for the peers too
     device = choose_device("auto")
     notes: list[str] = []
     dtype = choose_precision("auto", device, notes.append)
-    torch.manual_seed(1)
-    inputs, targets = torch.randint(options.vocabulary, (2, options.batch, options.context), device=device)
-    shape = {"layers": options.layers, "heads": options.heads, "width": options.width, "context": options.context}
-
-    def ours(optimizer: Any) -> Callable[[], Any]:
-        config = ModelConfig(**shape, position=options.position)
-        model = GPT(config, options.vocabulary).to(device).train()
-        settings = TrainConfig(steps=1, optimizer=optimizer)
-        made = make_optimizer(model, settings, dtype)
-        loss = compiled(model.loss, options.compile, 0, device)
-        scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        return partial(update, loss, made, [(inputs, targets)], 1.0, autocast(device, dtype), scaler)
-
-    def peer(make: Callable[..., torch.nn.Module]) -> Callable[[], Any]:
-        return partial(plain_step(make(options.vocabulary, **shape).to(device).train()), inputs, targets)
-
     name = str(dtype).removeprefix("torch.")
     contenders = {
-        f"malssi, {name}, AdamW": ours("adamw"),
-        f"malssi, {name}, Muon": ours("muon"),
-        "plain loop, float32, AdamW": peer(Plain),
-        "transformers GPT-2, float32, AdamW": peer(transformers_gpt2),
+        f"malssi, {name}, AdamW": Apart(ours, options, "adamw"),
+        f"malssi, {name}, Muon": Apart(ours, options, "muon"),
+        "plain loop, float32, AdamW": Apart(peer, options, Plain),
+        "transformers GPT-2, float32, AdamW": Apart(peer, options, transformers_gpt2),
     }
 
     def product(kind: torch.dtype) -> float:
@@ -60,19 +45,15 @@ def main(arguments: list[str] | None = None) -> int:
         best = min(seconds(lambda: (square @ square)[0, 0].item()) for _ in range(3))
         return 2 * options.product**3 / best / 1e9
 
-    def rate(step: Callable[[], Any]) -> float:
-        # Each step returns its loss as a number, so that a card has finished too.
-        return options.steps * inputs.numel() / seconds(lambda: [step() for _ in range(options.steps)])
-
-    for step in contenders.values():  # what the first step alone pays for, compiling too, is no part of the rate
-        step()
+    for first in contenders.values():  # what the first steps alone pay for, compiling too, is no part of the rate
+        first()
     tasks: dict[str, Callable[[], float]] = {
         "product": partial(product, dtype),
         "exact product": partial(product, torch.float32),
-        **{name: partial(rate, step) for name, step in contenders.items()},
+        **contenders,
     }
     found = in_turn(tasks, options.repeats)
-    flops = flops_per_token(GPT(ModelConfig(**shape, position="none"), options.vocabulary))
+    flops = flops_per_token(GPT(ModelConfig(**shape(options), position="none"), options.vocabulary))
     plain = found["plain loop, float32, AdamW"]
     rows = [
         {
@@ -89,6 +70,45 @@ def main(arguments: list[str] | None = None) -> int:
         times_as_fast=ratios(found["product"], found["exact product"]), flops_a_token=flops,
     )  # fmt: skip
     return 0
+
+
+def ours(options: argparse.Namespace, optimizer: Any) -> Callable[[], float]:
+    """Return a function that trains this project's model for some steps and gives the tokens a second."""
+    hold_memory()
+    device = choose_device("auto")
+    dtype = choose_precision("auto", device)
+    model = GPT(ModelConfig(**shape(options), position=options.position), options.vocabulary).to(device).train()
+    made = make_optimizer(model, TrainConfig(steps=1, optimizer=optimizer), dtype)
+    loss = compiled(model.loss, options.compile, 0, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+    step = partial(update, loss, made, [batch(options)], 1.0, autocast(device, dtype), scaler)
+    return partial(rate, step, options)
+
+
+def peer(options: argparse.Namespace, make: Callable[..., torch.nn.Module]) -> Callable[[], float]:
+    """Return the same of a peer's model."""
+    model = make(options.vocabulary, **shape(options)).to(choose_device("auto")).train()
+    return partial(rate, partial(plain_step(model), *batch(options)), options)
+
+
+def shape(options: argparse.Namespace) -> dict[str, int]:
+    """Return the sizes that every contender has."""
+    return {name: getattr(options, name) for name in ("layers", "heads", "width", "context")}
+
+
+def batch(options: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """Return the inputs and targets that every contender sees, (B, T) each."""
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randint(options.vocabulary, (2, options.batch, options.context), generator=generator).to(
+        choose_device("auto")
+    )
+    return inputs, targets
+
+
+def rate(step: Callable[[], Any], options: argparse.Namespace) -> float:
+    """Return the tokens a second of some steps."""
+    # Each step returns its loss as a number, so that a card has finished too.
+    return options.steps * options.batch * options.context / seconds(lambda: [step() for _ in range(options.steps)])
 
 
 if __name__ == "__main__":

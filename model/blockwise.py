@@ -21,7 +21,9 @@ SCRATCH = 2**21  # scores at a time, so that they stay in the processor's cache
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return what every head gathers, softmax(QKᵀ / √D) V with the causal mask: three (B, H, T, D) -> (B, H, T, D)."""
     heads = torch.empty(q.shape, dtype=q.dtype)
-    if torch.cpu._is_amx_tile_supported():  # there torch's kernel is the faster one on the way there, not on the way back
+    if (
+        torch.cpu._is_amx_tile_supported()
+    ):  # there torch's kernel is the faster one on the way there, not on the way back
         return heads.copy_(F.scaled_dot_product_attention(q, k, v, is_causal=True))
     q, k, v, gathered = (x.flatten(0, 1) for x in (q, k, v, heads))
     for n, t, s in blocks(q):
@@ -32,7 +34,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @torch.library.custom_op("malssi::attend_backward", mutates_args=())
 def attend_backward(dheads: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v; each block's weights are computed again (Dao et al. 2022, section 3.1)."""
-    gradients = torch.empty(q.shape, dtype=q.dtype), torch.empty(k.shape, dtype=k.dtype), torch.empty(v.shape, dtype=v.dtype)
+    gradients = (
+        torch.empty(q.shape, dtype=q.dtype),
+        torch.empty(k.shape, dtype=k.dtype),
+        torch.empty(v.shape, dtype=v.dtype),
+    )
     dq, dk, dv = (gradient.flatten(0, 1) for gradient in gradients)
     dheads, q, k, v = (x.flatten(0, 1) for x in (dheads, q, k, v))
     scale = q.size(-1) ** -0.5

@@ -16,7 +16,7 @@ from data.prepare import Prepared
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import Config
-from training.device import NAMES, Say, autocast, choose_device, choose_precision
+from training.device import NAMES, Say, autocast, choose_device, choose_precision, hold_memory
 from training.optimizer import make_optimizer, update
 
 CHOSEN = ("model.layers", "model.heads", "model.width", "model.context", "train.batch_size", "train.learning_rate")
@@ -31,6 +31,7 @@ REPEATS = 15.4  # passes over a text after which another teaches little
 
 def choose(config: Config, prepared: Prepared, say: Say) -> Config:
     """Return `config` with shape, batch and rate chosen, as an ordinary one."""
+    hold_memory()
     minutes = config.train.minutes or MINUTES
     device = choose_device(config.device)
     # Asked of the machine once, not anew for each shape.

@@ -16,7 +16,7 @@ from model.gpt import GPT
 from training import checkpoint
 from training.checkpoint import Progress
 from training.config import Config, by_name
-from training.device import NAMES, autocast, choose_device, choose_precision, compiled, product_rate
+from training.device import NAMES, autocast, choose_device, choose_precision, compiled, hold_memory, product_rate
 from training.evaluate import as_tensors, total_bits
 from training.log import Log, clock, say
 from training.optimizer import NonFinite, make_optimizer, update
@@ -85,6 +85,7 @@ class Trainer:
     log: Log
 
     def __init__(self, config: Config, prepared: Prepared, folder: Path) -> None:
+        hold_memory()
         self.config, self.prepared, self.folder = config, prepared, folder
         self.device = choose_device(config.device, say)
         state = folder / "state.safetensors"
