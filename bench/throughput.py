@@ -91,7 +91,7 @@ def peer(options: argparse.Namespace, make: Callable[..., torch.nn.Module]) -> C
     return partial(rate, partial(plain_step(model), *batch(options)), options)
 
 
-def shape(options: argparse.Namespace) -> dict[str, int]:
+def shape(options: argparse.Namespace) -> dict[str, Any]:
     """Return the sizes that every contender has."""
     return {name: getattr(options, name) for name in ("layers", "heads", "width", "context")}
 

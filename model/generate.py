@@ -8,6 +8,7 @@ from torch import Tensor
 
 from model.cache import Cache
 from model.gpt import GPT
+from model.native import NativeGPT
 from model.packed import PackedGPT
 
 LIKELIEST = 256  # pieces that make up any usual top-p together
@@ -76,7 +77,7 @@ def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
 
 @torch.inference_mode()
 def generate(
-    model: GPT | PackedGPT,
+    model: GPT | PackedGPT | NativeGPT,
     prompt: list[int],
     choice: Choice,
     generators: list[torch.Generator],

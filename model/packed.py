@@ -6,6 +6,7 @@ does between the operations counts too, so that here they stand in one line (doc
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,9 +17,18 @@ from model.attention import later
 from model.block import ACTIVATIONS
 from model.cache import Cache
 from model.gpt import GPT
+from model.native import NativeGPT
 from model.position import rotate
 
 Packed = Any  # a weight and its bias in a form that only its kernel knows
+
+
+def for_writing(model: GPT, kind: torch.dtype = torch.float32) -> "GPT | PackedGPT | NativeGPT":
+    """Return what writes fastest with the weights of `model` in the type `kind`; on a processor all else is in fp32."""
+    if kind != torch.float16:
+        with suppress(OSError, ValueError):
+            return NativeGPT(model, kind == torch.bfloat16)
+    return PackedGPT(model, kind) if packable(model, kind) else model.to(kind)
 
 
 class PackedGPT:

@@ -1,11 +1,13 @@
 """Shape, batch and rate for a text, a machine and so many minutes: a short timing, and a rule found from runs.
 
 The rule is a fit of what runs on film reviews reached (docs/speed.md): bits per character fall with the parameters and
-with the tokens seen, each to a power (Hoffmann et al. 2022, "Training compute-optimal large language models", eq. 2).
-A larger model sees fewer tokens in the same time, how many fewer is what the timing finds out.
+with the tokens seen, each to a power (Hoffmann et al. 2022, "Training compute-optimal large language models", eq. 2),
+and with the layers, of which two are few. A larger model sees fewer tokens in the same time, how many fewer is what the
+timing finds out.
 """
 
 import math
+import statistics
 import time
 from dataclasses import replace
 from typing import Any
@@ -22,10 +24,10 @@ from training.optimizer import make_optimizer, update
 CHOSEN = ("model.layers", "model.heads", "model.width", "model.context", "train.batch_size", "train.learning_rate")
 LADDER = ((2, 96), (2, 128), (3, 128), (4, 128), (3, 192), (4, 192), (4, 256), (6, 256), (6, 384), (8, 512), (12, 768))
 MINUTES = 5.0  # where a run is measured in steps
-LEAST_STEP, MOST_STEPS = 1024, 4000  # tokens a step, and steps beyond which a step takes more tokens
+LEAST_STEP, MOST_STEPS = 1024, 5000  # tokens a step, and steps beyond which a step takes more tokens
 MOST_OF_TEXT = 5  # parameters for each token of the text
 TIMED_SECONDS = 0.5  # for each shape
-FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER = 3.034, 0.217, 0.5, 0.975, 0.3  # the fit, in millions
+FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER, OF_LAYERS = 2.417, 0.924, 0.1, 0.780, 0.38, 0.222  # in millions
 REPEATS = 15.4  # passes over a text after which another teaches little
 
 
@@ -37,19 +39,20 @@ def choose(config: Config, prepared: Prepared, say: Say) -> Config:
     # Asked of the machine once, not anew for each shape.
     settled: dict[str, Any] = {"device": device.type, "precision": NAMES[choose_precision(config.precision, device)]}
     timed = replace(config, **settled)
-    context = context_for(prepared)
+    context, vocab_size = context_for(prepared), prepared.tokenizer.vocab_size
     found: list[tuple[float, Config]] = []
     for layers, width in LADDER:
         shape = replace(config.model, layers=layers, width=width, heads=max(width // 64, 4), context=context)
-        model_size = parameters(shape, prepared.tokenizer.vocab_size)
+        model_size = parameters(shape, vocab_size)
         if found and model_size > MOST_OF_TEXT * prepared.train.targets:
             break  # the fit knows nothing of a text so small that a model can learn it by heart
-        tokens = 60 * minutes * tokens_per_second(replace(timed, model=shape), prepared.tokenizer.vocab_size)
-        figure = predicted(model_size, tokens, prepared.train.targets)
-        say(f"auto: {layers} layers of width {width}: {tokens:,.0f} tokens in {minutes:g} minutes, fit {figure:.3f}")
         step = LEAST_STEP
-        while tokens / step > MOST_STEPS:
-            step *= 2
+        while (tokens := 60 * minutes * tokens_per_second(replace(timed, model=shape), vocab_size, step)) > (
+            MOST_STEPS * step
+        ):
+            step *= 2  # larger steps are faster too, so that they are timed anew
+        figure = predicted(model_size, layers, tokens, prepared.train.targets)
+        say(f"auto: {layers} layers of width {width}: {tokens:,.0f} tokens in {minutes:g} minutes, fit {figure:.3f}")
         train = replace(config.train, batch_size=max(step // context, 1))
         found.append((figure, replace(config, auto=False, model=shape, train=train)))
         if len(found) > 2 and min(figure for figure, _ in found[:-2]) < min(figure for figure, _ in found[-2:]):
@@ -62,21 +65,20 @@ def choose(config: Config, prepared: Prepared, say: Say) -> Config:
     return best
 
 
-def tokens_per_second(config: Config, vocab_size: int) -> float:
-    """Return how fast this machine trains such a model, by a few steps on random pieces."""
+def tokens_per_second(config: Config, vocab_size: int, step: int) -> float:
+    """Return how fast this machine trains such a model, by a few steps of so many random pieces."""
     device = choose_device(config.device)
     dtype = choose_precision(config.precision, device)
     model = GPT(config.model, vocab_size).to(device).train()
     optimizer = make_optimizer(model, config.train, dtype)
-    windows = torch.randint(vocab_size, (2, LEAST_STEP // config.model.context, config.model.context), device=device)
+    windows = torch.randint(vocab_size, (2, max(step // config.model.context, 1), config.model.context), device=device)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    steps, started = -1, 0.0
-    while steps < 2 or time.perf_counter() - started < TIMED_SECONDS:
+    seconds: list[float] = []
+    while len(seconds) < 4 or sum(seconds[1:]) < TIMED_SECONDS:
+        started = time.perf_counter()
         update(model.loss, optimizer, [(windows[0], windows[1])], 1.0, autocast(device, dtype), scaler)
-        steps += 1
-        if steps == 0:  # the first step pays for what the others find ready
-            started = time.perf_counter()
-    return steps * windows[0].numel() / (time.perf_counter() - started)
+        seconds.append(time.perf_counter() - started)
+    return windows[0].numel() / statistics.median(seconds[1:])  # the first step pays for what the others find ready
 
 
 def context_for(prepared: Prepared) -> int:
@@ -91,11 +93,12 @@ def parameters(shape: ModelConfig, vocab_size: int) -> int:
         return GPT(shape, vocab_size).parameter_count
 
 
-def predicted(parameters: float, tokens: float, text: float) -> float:
+def predicted(parameters: float, layers: int, tokens: float, text: float) -> float:
     """Return the bits per character that the fit gives.
 
     text: tokens there are; those seen again count for less (Muennighoff et al. 2023, eq. 5, R* = 15.4).
     """
     passes = tokens / text
     fresh = tokens if passes <= 1 else text * (1 + REPEATS * (1 - math.exp((1 - passes) / REPEATS)))
-    return FLOOR + OF_SIZE * (parameters / 1e6) ** -SIZE_POWER + OF_TOKENS * (fresh / 1e6) ** -TOKENS_POWER
+    by_size, by_tokens = (parameters / 1e6) ** -SIZE_POWER, (fresh / 1e6) ** -TOKENS_POWER
+    return FLOOR + OF_SIZE * by_size + OF_LAYERS / layers + OF_TOKENS * by_tokens

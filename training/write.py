@@ -11,7 +11,7 @@ from data.read import nfc
 from data.tokenizer import MARK, UNKNOWN, Stream, Tokenizer
 from model.generate import Choice, generate
 from model.gpt import GPT
-from model.packed import PackedGPT, packable
+from model.packed import for_writing
 
 USUAL = Choice(temperature=0.8, top_p=0.7)  # what sample.py draws by when nothing else is said
 
@@ -35,7 +35,7 @@ class Writer:
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, kind: torch.dtype = torch.float32) -> None:
         """kind: the type of the weights that are multiplied; on a processor all else stays in fp32."""
-        self.model = PackedGPT(model, kind) if packable(model, kind) else model.to(kind)
+        self.model = for_writing(model, kind)
         self.tokenizer = tokenizer
 
     def prompt_ids(self, prompt: str) -> list[int]:
