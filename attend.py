@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from view.trace import Trace
 
 FORMATS = ("text", "json", "csv")
+FILES = ("html", "png", "json", "csv")
 
 
 def make_parser() -> Parser:
@@ -35,8 +36,20 @@ def make_parser() -> Parser:
     parser.add_argument("--unit", choices=("eojeol", "piece"), default="eojeol", help="what looks at what (eojeol)")
     parser.add_argument("--format", choices=FORMATS, help="text, or every head as json or csv; left out, as -o says")
     parser.add_argument("--plain", action="store_true", help="text without colours and frames")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there: FILE.json or FILE.csv")
-    parser.add_argument("--layers", metavar="A-B", help="only these layers, such as 0-3 or 2 (json and csv)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write there: FILE.html (a page to explore), .png, .json or .csv",
+    )
+    parser.add_argument("--layers", metavar="A-B", help="only these layers, such as 0-3 or 2 (html, json and csv)")
+    parser.add_argument(
+        "--page-precision",
+        choices=("auto", "fp32", "fp16"),
+        default="auto",
+        help="of queries, keys and values in the page (auto: fp32 while they are small)",
+    )
     parser.add_argument("--toy", action="store_true", help="the worked example of four tokens, which needs no run")
     return parser
 
@@ -77,7 +90,17 @@ def main(arguments: list[str] | None = None) -> int:
 
         show(traced, options, console(options.plain))
         return DONE
-    made = {"json": as_json, "csv": as_csv}[wanted](traced, options)
+    if wanted == "png":
+        picture(traced, options)
+        return DONE
+    if wanted == "html":
+        from view.page import page
+
+        about = {"run": run.folder.name, "step": run.progress.step, "composed": traced.text != options.text}
+        made = page(traced, run.model, about, layers(traced, options), options.page_precision)
+        notice(f"{options.output}: {len(made.encode('utf-8')) / 1e6:.2f} MB")
+    else:
+        made = {"json": as_json, "csv": as_csv}[wanted](traced, options)
     if options.output:
         options.output.write_text(made, encoding="utf-8", newline="")
     else:
@@ -88,8 +111,8 @@ def main(arguments: list[str] | None = None) -> int:
 def form(parser: Parser, options: argparse.Namespace) -> str:
     """Return the format asked for by --format or by the name after -o."""
     suffix = options.output.suffix.lstrip(".").lower() if options.output else None
-    if suffix is not None and suffix not in FORMATS[1:]:
-        parser.error(f"-o {options.output}: name a .json or .csv file")
+    if suffix is not None and suffix not in FILES:
+        parser.error(f"-o {options.output}: name a .html, .png, .json or .csv file")
     if suffix and options.format not in (None, suffix):
         parser.error(f"--format {options.format} does not go with -o {options.output}")
     return suffix or options.format or "text"
@@ -104,7 +127,7 @@ def show(traced: "Trace", options: argparse.Namespace, to: "Console") -> None:
 
     layers, heads = traced.shape
     names = [group.text for group in traced.units(options.unit)]
-    chosen = (options.layer, options.head) if options.layer is not None else traced.strongest(options.unit)
+    chosen = choice(traced, options)
     layer, head = chosen or (0, 0)
     why = "" if options.layer is not None else f": its last row puts the most weight on one earlier {options.unit}"
     if chosen is None:
@@ -120,6 +143,23 @@ def show(traced: "Trace", options: argparse.Namespace, to: "Console") -> None:
     to.print(Text(f"‘{names[-1]}’, looking:"))
     to.print(bars(names[-1], names, weights[-1]), end="")
     to.print(Text(f"every row sums to 1 · difference to the fused kernel {traced.difference:.0e}"))
+
+
+def choice(traced: "Trace", options: argparse.Namespace) -> tuple[int, int] | None:
+    """Return layer and head as asked for, or the strongest; None where there is none."""
+    return (options.layer, options.head) if options.layer is not None else traced.strongest(options.unit)
+
+
+def picture(traced: "Trace", options: argparse.Namespace) -> None:
+    """Draw one head as a PNG."""
+    from view.picture import draw
+
+    layer, head = choice(traced, options) or (0, 0)
+    names = [group.text for group in traced.units(options.unit)]
+    found = draw(options.output, f"layer {layer}, head {head}", names, traced.attention(options.unit)[layer, head])
+    if not found:
+        numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+        notice(f"no font with Hangul is installed, so the axes are numbered: {numbered}")
 
 
 def show_toy(to: "Console", plain: bool) -> None:

@@ -1,8 +1,8 @@
 """Bits per character after so many minutes: a config of this project against a plain fp32 loop at its best rate.
 
-The plain loop has the config's shape, batch and tokenizer, learned positions, AdamW, 5 % of warm-up and a cosine down
-to a tenth; its rate falls with the time, so that it ends when the minutes do. Both are measured on the whole
-validation file, or on the text's own validation side.
+The plain loop has the config's shape and batch, or with --recipe nanoGPT's for a laptop, its tokenizer, learned
+positions, AdamW, 5 % of warm-up and a cosine down to a tenth; its rate falls with the time, so that it ends when the
+minutes do. Both are measured on the whole validation file, or on the text's own validation side.
 
 python -m bench.quality --minutes 5 --text reviews-train.txt --validation reviews-val.txt
 """
@@ -20,10 +20,13 @@ from bench.measure import in_turn, parser, report, spread
 from bench.plain import Plain, cosine, plain_step, random_windows
 from bench.time_to_quality import add_text, measured, open_text
 from data.prepare import Prepared, Tokens
+from model.config import ModelConfig
 from training import auto, checkpoint
 from training.config import PROJECT, Config
 from training.device import choose_device
 from training.loop import train
+
+RECIPE = ModelConfig(layers=4, heads=4, width=128, context=64)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,6 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
     flags.add_argument(
         "--rates", type=float, nargs="+", default=[1e-3, 2e-3, 4e-3], metavar="X", help="of the plain loop"
     )
+    flags.add_argument(
+        "--recipe",
+        action="store_true",
+        help="give the plain loop nanoGPT's shape and batch for a laptop, not the config's",
+    )
     options = flags.parse_args(arguments)
     config, prepared, validation = open_text(options)
     config = replace(config, train=replace(config.train, steps=None, minutes=options.minutes))
@@ -43,8 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = iter(range(1, 1000))
     ours = options.config.name
     tasks = {ours: lambda: malssi(config, prepared, validation, next(seeds))}
+    peer = replace(config, model=RECIPE, train=replace(config.train, batch_size=12)) if options.recipe else config
     for rate in options.rates:
-        tasks[f"plain loop at {rate:g}"] = partial(plain, config, prepared, validation, rate)
+        tasks[f"plain loop at {rate:g}"] = partial(plain, peer, prepared, validation, rate)
     found = in_turn(tasks, options.repeats)
     best = min((figure for name, runs in found.items() if name != ours for figure, _ in runs), default=float("nan"))
     rows = [

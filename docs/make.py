@@ -1,7 +1,7 @@
 """Renew the figures and pictures of the documentation: python docs/make.py [--run DIR]
 
-Trains the default configuration, unless --run names a run of it, and renews docs/curve.png and, in both READMEs, what
-stands between <!-- NAME --> and <!-- /NAME -->: the ten lines that the run wrote, and its figures.
+Trains the default configuration, unless --run names a run of it, and renews docs/curve.png, docs/attention.html and, in
+both READMEs, what stands between <!-- NAME --> and <!-- /NAME -->: the ten lines that the run wrote, and its figures.
 
 python docs/make.py --measure NAME [flags of bench/NAME.py] takes that measurement instead and renews its table in
 docs/speed.md; --block names another place there than the one of its name.
@@ -10,7 +10,6 @@ docs/speed.md; --block names another place there than the one of its name.
 import argparse
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -22,7 +21,12 @@ import torch
 from safetensors import safe_open
 
 PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
+
+from bench.measure import processor  # noqa: E402
+
 PROMPT, SEED, LINES = "나는", 7, 10
+LOOKED_AT = "나는 사과를 맛있게 먹었다"
 SIGN = "=== "  # before the title of a report
 
 
@@ -30,15 +34,6 @@ def door(name: str, *arguments: str) -> str:
     """Run a door from the project's folder and return what it prints; its notices pass through."""
     command = [sys.executable, f"{name}.py", *arguments]
     return subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
-
-
-def processor() -> str:
-    """Return the name of the processor, as the system tells it."""
-    try:
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
 
 
 def figures(run: Path) -> dict[str, Any]:
@@ -52,7 +47,7 @@ def figures(run: Path) -> dict[str, Any]:
         "minutes": training[-1]["seconds"] / 60,
         "steps": training[-1]["step"],
         "parameters": parameters,
-        "machine": f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__.split('+')[0]}",
+        "machine": f"{processor().split(',')[0]}, {os.cpu_count()} cores, torch {torch.__version__.split('+')[0]}",
     }
 
 
@@ -112,6 +107,7 @@ def main() -> None:
         subprocess.run([sys.executable, "train.py", "--run", str(run)], cwd=PROJECT, check=True)
     run = run.resolve()
     shutil.copy(run / "curve.png", PROJECT / "docs" / "curve.png")
+    door("attend", LOOKED_AT, "--run", str(run), "-o", str(PROJECT / "docs" / "attention.html"))
     made, block = figures(run), sample_block(run)
     english = (
         f"{made['parameters']:,} parameters, {made['steps']:,} steps in {made['minutes']:.1f} minutes: "

@@ -27,7 +27,7 @@ MINUTES = 5.0  # where a run is measured in steps
 LEAST_STEP, MOST_STEPS = 1024, 5000  # tokens a step, and steps beyond which a step takes more tokens
 MOST_OF_TEXT = 5  # parameters for each token of the text
 TIMED_SECONDS = 0.5  # for each shape
-FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER, OF_LAYERS = 2.417, 0.924, 0.1, 0.780, 0.38, 0.222  # in millions
+FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER, OF_LAYERS = 2.423, 0.913, 0.1, 0.785, 0.38, 0.222  # in millions
 REPEATS = 15.4  # passes over a text after which another teaches little
 
 

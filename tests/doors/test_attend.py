@@ -122,7 +122,7 @@ def test_faults(run, arguments, message):
     [
         ([TEXT, "--layer", "0"], "--layer and --head belong together"),
         ([TEXT, "--layer", "0", "--head", "0", "--best"], "--best chooses layer and head itself"),
-        ([TEXT, "-o", "a.doc"], "name a .json or .csv file"),
+        ([TEXT, "-o", "a.doc"], "name a .html, .png, .json or .csv file"),
         ([TEXT, "-o", "a.csv", "--format", "json"], "--format json does not go with -o a.csv"),
         ([], "name a text"),
     ],

@@ -94,9 +94,11 @@ async function unpack(text) {
   const length = Number(new DataView(raw).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(raw, 8, length)));
   const found = { meta: JSON.parse(header.__metadata__.meta) };
+  delete header.__metadata__;
   for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header)) {
-    if (name === "__metadata__") continue;
-    const bytes = raw.slice(8 + length + from, 8 + length + to);
+    const planes = new Uint8Array(raw, 8 + length + from, to - from), size = dtype === "F32" ? 4 : 2, count = planes.length / size;
+    const bytes = new ArrayBuffer(planes.length), put = new Uint8Array(bytes);
+    for (let plane = 0; plane < size; plane++) for (let i = 0; i < count; i++) put[i * size + plane] = planes[plane * count + i];
     const values = dtype === "F32" ? new Float32Array(bytes) : new Uint16Array(bytes);
     found[name] = { shape, values: dtype === "F16" ? Float32Array.from(values, half) : values };
   }
@@ -112,45 +114,53 @@ function at(array, ...place) {
 
 // ---- What is shown -----------------------------------------------------------------------------------------------
 
-let file;
-try {
-  file = await unpack(document.getElementById("trace").textContent);
-} catch {
+if (typeof DecompressionStream === "undefined") {
   document.getElementById("page").textContent = `${WORDS.ko.failed} ${WORDS.en.failed}`;
   return;
 }
+const file = await unpack(document.getElementById("trace").textContent);
 const { meta } = file, T = meta.pieces.length, D = meta.shape.head_width, H = meta.shape.heads, L = meta.layers.length;
 const GROUPS = meta.groups.map(([text, start, end]) => ({ text, start, end }));
 const PIECES = meta.pieces.map((text, place) => ({ text, start: place, end: place + 1 }));
 const units = (unit) => (unit === "eojeol" ? GROUPS : PIECES);
 const groupOf = (place) => GROUPS.findIndex((group) => place < group.end);
 
-/* Attention of one head between pieces: rows of weights as long as the mask lets them be. */
-function pieceRows(layer, head) {
-  const packed = at(file.weights, layer, head), scale = meta.fine ? 1 : 65535;
-  return times(T, (row) => Array.from(packed.subarray((row * (row + 1)) / 2, ((row + 1) * (row + 2)) / 2), (value) => value / scale));
+/* What one piece looks at in one head: as many weights as the mask leaves. */
+function pieceRow(layer, head, row) {
+  const packed = at(file.weights, layer, head).subarray((row * (row + 1)) / 2, ((row + 1) * (row + 2)) / 2);
+  return Array.from(packed, (value) => (meta.fine ? value : value / 65535));
 }
 
-/* The same between units: what is looked at is summed, what looks is averaged or its last piece. */
-function unitRows(layer, head, unit, last) {
-  const rows = pieceRows(layer, head), by = units(unit);
-  return by.map((query, number) => by.slice(0, number + 1).map((key) => {
-    const sums = times(query.end - query.start, (part) => total(rows[query.start + part].slice(key.start, key.end)));
+/* The same of a unit: what is looked at is summed, what looks is averaged or its last piece. */
+function unitRow(layer, head, unit, last, number) {
+  const by = units(unit), query = by[number];
+  if (unit === "piece") return pieceRow(layer, head, number);
+  const rows = times(query.end - query.start, (part) => pieceRow(layer, head, query.start + part));
+  return by.slice(0, number + 1).map((key) => {
+    const sums = rows.map((row) => total(row.slice(key.start, key.end)));
     return last ? sums.at(-1) : total(sums) / sums.length;
-  }));
+  });
 }
 
-function headRows(state) {
-  if (!state.mean) return unitRows(state.layer, state.head, state.unit, state.last);
-  const each = times(H, (head) => unitRows(state.layer, head, state.unit, state.last));
-  return each[0].map((row, query) => row.map((_, key) => total(each.map((rows) => rows[query][key])) / H));
+const found = new Map();
+function headRows({ layer, head, mean, unit, last }) {
+  const name = [layer, mean ? "mean" : head, unit, last].join();
+  if (!found.has(name)) {
+    if (found.size > 20) found.clear();
+    const heads = mean ? [...Array(H).keys()] : [head];
+    found.set(name, units(unit).map((_, query) => {
+      const rows = heads.map((each) => unitRow(layer, each, unit, last, query));
+      return rows[0].map((__, key) => total(rows.map((row) => row[key])) / heads.length);
+    }));
+  }
+  return found.get(name);
 }
 
 /* The head whose last row puts the most weight on one earlier unit, the mark left out. */
 function bestHead(layers, unit) {
   let best = { layer: layers[0], head: 0 }, most = -1;
   for (const layer of layers) for (let head = 0; head < H; head++) {
-    const weight = Math.max(...unitRows(layer, head, unit, false).at(-1).slice(1, -1));
+    const weight = Math.max(...unitRow(layer, head, unit, false, units(unit).length - 1).slice(1, -1));
     if (weight > most) [best, most] = [{ layer, head }, weight];
   }
   return best;
@@ -265,11 +275,11 @@ function Strip({ name, values, words }) {
 }
 
 /* A sum of products, its largest terms written out. */
-function Terms({ a, b, extra = 0, words, stored, name }) {
+function Terms({ a, b, titles, extra = 0, words, stored, name }) {
   const terms = Array.from(a, (value, i) => ({ i, a: value, b: b[i], product: value * b[i] }));
   const largest = [...terms].sort((one, other) => Math.abs(other.product) - Math.abs(one.product)).slice(0, 8);
   const sum = total(terms.map((term) => term.product)) + extra, rest = sum - total(largest.map((term) => term.product));
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${name}><table><caption class="soft">${name}: ${words.terms}</caption><thead><tr><th>#</th><th>a</th><th>b</th><th>a·b</th></tr></thead><tbody>
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${name}><table><caption class="soft">${name}: ${words.terms}</caption><thead><tr><th scope="col">#</th>${[...titles, titles.join(" · ")].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead><tbody>
     ${largest.map((term) => html`<tr><td>${term.i}</td><td>${shown(term.a)}</td><td>${shown(term.b)}</td><td>${shown(term.product)}</td></tr>`)}
     ${terms.length > 8 || extra ? html`<tr><th colspan="3">${words.rest}</th><td>${shown(rest)}</td></tr>` : null}
     <tr><th colspan="3">${words.sum}</th><td class="big">${shown(sum)}</td></tr>
@@ -318,6 +328,7 @@ function Heatmap({ by, rows, chosen, state, set, words, canvasRef }) {
   useLayoutEffect(() => {
     const canvas = canvasRef.current, ratio = window.devicePixelRatio || 1, pen = canvas.getContext("2d"), tint = colours();
     canvas.width = size.width * ratio; canvas.height = size.height * ratio;
+    Object.assign(canvas.dataset, { cell, side, top });
     canvas.style.width = `${size.width}px`; canvas.style.height = `${size.height}px`;
     pen.scale(ratio, ratio);
     pen.fillStyle = rgb(tint.low); pen.fillRect(0, 0, size.width, size.height);
@@ -426,7 +437,7 @@ function Picker({ state, set, words, withMean }) {
 
 function Head({ state, set, words }) {
   const canvas = useRef(), by = units(state.unit), chosen = place(state, by);
-  const rows = useMemo(() => headRows(state), [state.layer, state.head, state.mean, state.unit, state.last]);
+  const rows = headRows(state);
   let row = rows[chosen.query];
   if (state.sink && row.length > 1) row = [0, ...row.slice(1).map((weight) => weight / (1 - row[0]))];
   const name = `attention-${meta.layers[state.layer]}-${state.mean ? "mean" : state.head}`;
@@ -451,7 +462,7 @@ function Head({ state, set, words }) {
 }
 
 /* The row of one head as a table that grows by a column a step. */
-function Ladder({ source, row, query, key, step, words, names, choose, digits }) {
+function Ladder({ source, row, query, chosen, step, words, names, choose, digits }) {
   const order = source.count > 40 ? [...row.weights.keys()].sort((a, b) => row.weights[b] - row.weights[a]).slice(0, 40) : [...row.weights.keys()];
   const columns = [["q·k", row.products, 3], [words.steps[4], row.divided, 4], [words.mask, null, 5], ["exp", row.exponentials, 6], ["α", row.weights, 6]].filter(([, , from]) => step >= from);
   if (!columns.length) return null;
@@ -460,11 +471,11 @@ function Ladder({ source, row, query, key, step, words, names, choose, digits })
     return html`<td>${values ? minus(fixed(values[at], from < 6 ? digits : 3)) : "✓"}</td>`;
   };
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${`${names(query)} →`}><table class="ladder"><caption class="soft">${names(query)} →</caption><thead><tr><th scope="col">${words.looked}</th>${columns.map(([title]) => html`<th scope="col">${title}</th>`)}</tr></thead>
-    <tbody>${order.map((at) => html`<tr class=${at === key ? "chosen" : ""}><th scope="row"><button type="button" onClick=${() => choose(at)}>${names(at)}</button></th>${columns.map((column) => cell(column, at))}</tr>`)}</tbody>
+    <tbody>${order.map((at) => html`<tr class=${at === chosen ? "chosen" : ""}><th scope="row"><button type="button" onClick=${() => choose(at)}>${names(at)}</button></th>${columns.map((column) => cell(column, at))}</tr>`)}</tbody>
     ${step >= 6 ? html`<tfoot><tr><th scope="row">${words.sum}</th>${columns.map(([title, values]) => html`<td>${title === "exp" || title === "α" ? fixed(total(values)) : ""}</td>`)}</tr></tfoot>` : null}</table></div>`;
 }
 
-function StepBody({ source, state, row, learnt, words, query, key }) {
+function StepBody({ source, state, row, learnt, words, query, chosen: key }) {
   const { layer, head, step } = state, names = source.names, x = normed(source, layer, query);
   const T = source.count, C = source.width, d = source.size, wide = source.heads * d;
   if (step === 0) return html`<p><${Badge}>X (${T}, ${C})<//></p><${Strip} name=${`x: ${names[query]}`} values=${x.x} words=${words} />`;
@@ -478,25 +489,25 @@ function StepBody({ source, state, row, learnt, words, query, key }) {
   if (step === 2) {
     const [column, bias] = source.column(layer, head, 0), stored = source.part("q", layer, head, query);
     return html`<p><${Badge}>X (${T}, ${C})<//> · <${Badge}>W_Q (${C}, ${d})<//> = <${Badge}>Q (${T}, ${d})<//></p>
-      <${Terms} a=${x.out} b=${column} extra=${bias} words=${words} stored=${stored[0]} name="q₀ = Σ x · W_Q" />
+      <${Terms} titles=${["x", "W_Q"]} a=${x.out} b=${column} extra=${bias} words=${words} stored=${stored[0]} name="q₀ = Σ x · W_Q" />
       ${["q", "k", "v"].map((name) => html`<${Strip} name=${`${name}: ${names[name === "q" ? query : key]}`} values=${source.part(name, layer, head, name === "q" ? query : key)} words=${words} />`)}
       ${source.rotary ? html`<p class="note">${words.rotated(shown(query))}</p>` : null}`;
   }
-  if (step === 3) return html`<p class="number big" style=${{ textAlign: "left" }}>${names[query]} · ${names[key]} = ${shown(row.products[key])}</p><${Terms} a=${row.q} b=${row.keys[key]} words=${words} name=${`q(${names[query]}) · k(${names[key]})`} />`;
+  if (step === 3) return html`<p class="number big" style=${{ textAlign: "left" }}>${names[query]} · ${names[key]} = ${shown(row.products[key])}</p><${Terms} titles=${["q", "k"]} a=${row.q} b=${row.keys[key]} words=${words} name=${`q(${names[query]}) · k(${names[key]})`} />`;
   if (step === 4) return html`<p class="number big" style=${{ textAlign: "left" }}>${shown(row.products[key])} / ${state.scaleOff ? "1" : `√${d}`} = ${shown(row.divided[key])}</p>`;
   if (step === 5) return html`<p class="number big" style=${{ textAlign: "left" }}>${names[query]} → ${names[key]}: ${row.open[key] ? shown(row.divided[key]) : "−∞"}</p>`;
   if (step === 6) {
-    const difference = source.bare ? 0 : Math.max(...pieceRows(layer, head)[query].map((weight, at) => Math.abs(weight - learnt.weights[at])));
+    const difference = source.bare ? 0 : Math.max(...pieceRow(layer, head, query).map((weight, at) => Math.abs(weight - learnt.weights[at])));
     return html`<p class="number big" style=${{ textAlign: "left" }}>${row.open[key] ? `${fixed(row.exponentials[key])} / ${fixed(row.sum)} = ${fixed(row.weights[key])}` : words.masked}</p>
       ${source.bare ? null : html`<p class="soft">${words.stored} · ${words.same} <span id="agreement">${small(difference)}</span></p>`}`;
   }
   if (step === 7) return html`<p><${Badge}>α (${T}, ${T})<//> · <${Badge}>V (${T}, ${d})<//> = <${Badge}>(${T}, ${d})<//></p>
-    <${Terms} a=${row.weights} b=${row.values.map((value) => value[0])} words=${words} name="Σ α · v₀" /><${Strip} name=${`Σ α·v: ${names[query]}`} values=${row.gathered} words=${words} />`;
+    <${Terms} titles=${["α", "v₀"]} a=${row.weights} b=${row.values.map((value) => value[0])} words=${words} name="Σ α · v₀" /><${Strip} name=${`Σ α·v: ${names[query]}`} values=${row.gathered} words=${words} />`;
   if (source.bare) return html`<p class="note">${words.toyNotes[1]}</p><${Strip} name=${names[query]} values=${row.gathered} words=${words} />`;
   const every = times(source.heads, (other) => (other === head ? row : computed(source, layer, other, query, LEARNT)).gathered).flat();
   const [mixing, bias] = source.mixing(layer), after = source.after(layer, query), added = Array.from(after, (value, i) => value - x.x[i]);
   return html`<p><${Badge}>${source.heads} × (${T}, ${d})<//> → <${Badge}>(${T}, ${wide})<//> · <${Badge}>W_O (${wide}, ${C})<//> + <${Badge}>X (${T}, ${C})<//></p>
-    <${Terms} a=${every} b=${mixing} extra=${bias} words=${words} stored=${added[0]} name="o₀ = Σ concat · W_O" />
+    <${Terms} titles=${["concat", "W_O"]} a=${every} b=${mixing} extra=${bias} words=${words} stored=${added[0]} name="o₀ = Σ concat · W_O" />
     <p class="number big" style=${{ textAlign: "left" }}>x₀ + o₀ = ${shown(x.x[0])} + ${shown(added[0])} = ${shown(after[0])}</p><${Strip} name="x + attention(x)" values=${after} words=${words} />`;
 }
 
@@ -517,8 +528,8 @@ function Steps({ source, state, set, words }) {
     <ol class="steps">${words.steps.map((name, at) => html`<li><button type="button" aria-current=${at === state.step ? "step" : null} onClick=${() => set({ step: at })}>${at + 1}. ${name}</button></li>`)}</ol>
     <h2>${state.step + 1}. ${words.steps[state.step]}</h2><p>${words.one[state.step]}</p>
     ${!meta.exact && !source.bare ? html`<p class="soft">${words.approximate}</p>` : null}
-    <${StepBody} source=${source} state=${state} row=${row} learnt=${learnt} words=${words} query=${query} key=${key} />
-    <${Ladder} source=${source} row=${row} query=${query} key=${key} step=${state.step} words=${words} names=${names} choose=${(at) => set({ key: at })} digits=${meta.exact || source.bare ? 3 : 2} />
+    <${StepBody} source=${source} state=${state} row=${row} learnt=${learnt} words=${words} query=${query} chosen=${key} />
+    <${Ladder} source=${source} row=${row} query=${query} chosen=${key} step=${state.step} words=${words} names=${names} choose=${(at) => set({ key: at })} digits=${meta.exact || source.bare ? 3 : 2} />
     <div class="bar"><button type="button" id="back" disabled=${state.step === 0} onClick=${() => move(-1)}>← ${words.previous}</button><button type="button" id="next" disabled=${state.step === 8} onClick=${() => move(1)}>${words.next} →</button></div>`;
 }
 
@@ -550,14 +561,18 @@ function Toy({ state, set, words }) {
 // ---- The page ----------------------------------------------------------------------------------------------------
 
 function Page() {
-  const [state, change] = useState(fromAddress), words = WORDS[state.lang];
+  const [state, change] = useState(fromAddress), words = WORDS[state.lang], moved = useRef(false);
   const set = (more) => change((before) => ({ ...before, ...more }));
   useLayoutEffect(() => { document.documentElement.dataset.theme = state.theme; document.documentElement.lang = state.lang; change((before) => ({ ...before })); }, [state.theme, state.lang]);
   useEffect(() => toAddress(state), [state]);
   useEffect(() => {
-    const moved = () => change((before) => ({ ...before, ...fromAddress(), lang: before.lang, theme: before.theme }));
-    addEventListener("hashchange", moved);
-    return () => removeEventListener("hashchange", moved);
+    if (moved.current && document.activeElement === document.body) document.getElementById(`tab-${state.view}`).focus();
+    moved.current = true; // what had the focus may be gone with the view that it was in
+  }, [state.view]);
+  useEffect(() => {
+    const led = () => change((before) => ({ ...before, ...fromAddress(), lang: before.lang, theme: before.theme }));
+    addEventListener("hashchange", led);
+    return () => removeEventListener("hashchange", led);
   }, []);
   useEffect(() => {
     const keyed = (event) => {
