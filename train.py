@@ -72,11 +72,13 @@ def main(arguments: list[str] | None = None) -> int:
     if config.auto:
         config = auto.choose(config, prepared, say)
     folder.mkdir(parents=True, exist_ok=True)
-    if not options.resume:
-        checkpoint.replace_file(folder / "tokenizer.model", prepared.tokenizer.model)
-    checkpoint.replace_file(folder / "config.yaml", as_yaml(config).encode("utf-8"))
-    say(f"run: {folder}")
-    if not train(config, prepared, folder, options.resume, options.init_from):
+    with checkpoint.locked(folder):
+        if not options.resume:
+            checkpoint.replace_file(folder / "tokenizer.model", prepared.tokenizer.model)
+        checkpoint.replace_file(folder / "config.yaml", as_yaml(config).encode("utf-8"))
+        say(f"run: {folder}")
+        done = train(config, prepared, folder, options.resume, options.init_from)
+    if not done:
         say(f"stopped and saved; go on by: python train.py --resume --run {folder}")
         return INTERRUPTED
     say(f"done: {folder} · try: python sample.py --run {folder} --prompt 나는")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from filelock import AcquireReturnProxy, FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim import Optimizer
@@ -128,6 +129,17 @@ class Run:
     tokenizer: Tokenizer
     model: GPT
     progress: Progress
+
+
+def locked(folder: Path) -> AcquireReturnProxy:
+    """Hold the run in `folder` alone, within a `with`; the system lets go when the process ends, however it ends.
+
+    Raises ValueError where another process holds it.
+    """
+    try:
+        return FileLock(folder / ".lock").acquire(timeout=0)
+    except Timeout:
+        raise ValueError(f"{folder} is being trained by another process: wait for it, or name another --run") from None
 
 
 def open_run(folder: Path | None, device: torch.device) -> Run:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -103,6 +104,19 @@ def test_windows_and_rates_of_the_plain_loop():
     assert (targets == inputs + 1).all() and inputs.min() == 0 and targets.max() == 99
     assert cosine(0.05, 1.0, 0.1, 0.05) == 1.0 and cosine(1.0, 1.0, 0.1, 0.05) == pytest.approx(0.1)
     assert 0 < cosine(0.0, 1.0, 0.1, 0.05) < 0.01
+
+
+def counter(start):
+    """Return what counts on, and says in which process."""
+    counts = iter(range(start, 99))
+    return lambda: (next(counts), os.getpid())
+
+
+def test_a_task_apart_lives_on_in_a_process_of_its_own():
+    one, other = measure.Apart(counter, 5), measure.Apart(counter, 7)
+    (a, first), (b, again), (c, second) = one(), one(), other()
+    assert (a, b, c) == (5, 6, 7)
+    assert first == again != second and os.getpid() not in (first, second)
 
 
 def test_spreads_and_turns():

@@ -81,6 +81,20 @@ def test_csv_holds_every_pair(run, traced, tmp_path):
     assert attend(run, TEXT, "--format", "csv").stdout == (tmp_path / "weights.csv").read_text(encoding="utf-8")
 
 
+def test_a_page_and_a_picture(run, tmp_path):
+    result = attend(run, TEXT, "-o", tmp_path / "view.html")
+    whole = (tmp_path / "view.html").read_text(encoding="utf-8")
+    assert (result.returncode, result.stdout) == (0, "") and whole.startswith("<!doctype html>")
+    assert result.stderr == f"{tmp_path / 'view.html'}: {len(whole.encode()) / 1e6:.2f} MB\n"
+    half = attend(run, TEXT, "-o", tmp_path / "half.html", "--page-precision", "fp16")
+    assert half.returncode == 0 and (tmp_path / "half.html").stat().st_size < (tmp_path / "view.html").stat().st_size
+    assert attend(run, TEXT, "-o", tmp_path / "head.png").returncode == 0
+    assert (tmp_path / "head.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("no/view.html", "no/head.png", "no/weights.csv"):
+        refused = attend(run, TEXT, "-o", tmp_path / name)
+        assert refused.returncode == 1 and "No such file" in refused.stderr.splitlines()[-1]
+
+
 def test_the_toy_needs_no_run(tmp_path):
     result = door("attend", "--toy", "--plain", cwd=tmp_path)
     assert result.returncode == 0

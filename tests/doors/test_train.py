@@ -33,7 +33,7 @@ def test_from_a_text_file_to_a_run(tmp_path, corpus):
         "samples.txt",
         "curve.png",
     }
-    assert {path.name for path in run.iterdir()} == names
+    assert {path.name for path in run.iterdir()} - {".lock"} == names
     for words in (
         "60 documents by unit 'document'",
         "parameters",
@@ -139,6 +139,35 @@ def test_a_bad_rate_stops_the_run(tmp_path, corpus):
         steps=50,
     )
     assert result.returncode == 1 and "stopped before step" in result.stderr and "at rate " in result.stderr
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from training import checkpoint
+with checkpoint.locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended_however_it_ended(tmp_path, corpus):
+    assert train(tmp_path, "--data.path", corpus.name, "--run", "r").returncode == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir() if path.name != ".lock"}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "r")], cwd=PROJECT, stdout=subprocess.PIPE, encoding="utf-8"
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        refused = door("train", "--resume", "--run", "r", "--train.steps", 5, cwd=tmp_path)
+        assert refused.returncode == 1 and refused.stderr.count("\n") == 1
+        assert "r is being trained by another process" in refused.stderr
+        assert before == {name: (tmp_path / "r" / name).read_bytes() for name in before}
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert door("train", "--resume", "--run", "r", "--train.steps", 5, cwd=tmp_path).returncode == 0
 
 
 def test_starting_from_another_run(run, tmp_path, corpus):

@@ -255,6 +255,31 @@ def test_switches_change_what_they_must_and_nothing_else(made, visit):
 
 
 @browsers
+def test_the_map_of_the_steps_follows_the_switches(made, visit):
+    traced, whole, _ = made
+    opened = visit(whole, "#v=steps&step=6&l=1&h=0")
+    opened.keyboard.press("t")
+    assert cells(opened, "#twin") == expected(traced.attention("piece")[1, 0])
+    opened.click("#mask-off")
+    assert "가려짐" not in str(cells(opened, "#twin"))
+    opened.get_by_role("grid").focus()
+    opened.keyboard.press("Home")
+    assert opened.inner_text("#cell").startswith(f"{traced.pieces[-1]} → 〈시작〉, ")
+
+
+@browsers
+def test_layers_left_out_are_not_there(made, visit, tokenizer):
+    traced, whole, position = made
+    model = make(position=position, bias=position == "learned")
+    cut = page(traced, model, ABOUT, [1])
+    assert len(cut) < len(whole) - 5000
+    opened = visit(cut, "#v=head&l=1&h=2")
+    assert opened.eval_on_selector_all("#layer option", "all => all.map(one => one.textContent)") == ["1"]
+    opened.keyboard.press("t")
+    assert cells(opened, "#twin") == expected(traced.attention()[1, 2])
+
+
+@browsers
 def test_the_toy_to_the_digit(made, visit):
     opened = visit(made[1], "#v=toy")
     for mask in (True, False):

@@ -30,7 +30,7 @@ const WORDS = {
     toyNotes: ["장난감 예제에는 이 단계가 없다: x를 그대로 쓴다.", "머리가 하나뿐이고 W_O와 잔차가 없다. 8단계의 결과가 그대로 나간다."],
     toyIntro: "네 낱말을 네 수로 나타내고 W_Q, W_K, W_V를 단위행렬로 둔 예. 모든 수를 손으로 확인할 수 있다.",
     rounding: "글에는 0.388과 0.623으로 적히기도 한다. 정확히는 e/(1+2√e+e) = 0.387456…, (√e+e)/(1+2√e+e) = 0.622459…이다. 두 자리로 반올림해 0.14 0.24 0.24 0.39라 하면 합이 1.01이 되어 0.38로 적기도 한다.",
-    maskSame: "마지막 행은 뒤에 아무것도 없으므로 마스크를 켜도 꺼도 같다.", scores: "점수 QKᵀ/√4", weights: "비율", context: "섞은 벡터", switchOn: "켬", switchOff: "끔", mask: "마스크",
+    maskSame: "마지막 행은 뒤에 아무것도 없으므로 마스크를 켜도 꺼도 같다.", every: "모든 행", scores: "점수 QKᵀ/√4", weights: "비율", context: "섞은 벡터", switchOn: "켬", switchOff: "끔", mask: "마스크",
     ranks: ["첫째", "둘째", "셋째", "넷째", "다섯째", "여섯째", "일곱째", "여덟째", "아홉째", "열째"], rank: (n) => `${n}번째`,
     approximate: "반정밀도로 담은 쪽이라 점수는 ≈ 둘째 자리까지다.", reads: (s) => `${s.layers}층 · 머리 ${s.heads}개 · 폭 ${s.width} · 문맥 ${s.context} · 조각 ${s.vocabulary}종`,
   },
@@ -57,7 +57,7 @@ const WORDS = {
     toyNotes: ["The toy has no such step: x is used as it is.", "One head, no W_O and no residual: the result of step 8 is the output."],
     toyIntro: "Four words as four numbers each, with W_Q, W_K and W_V the identity: every number can be checked by hand.",
     rounding: "Some print 0.388 and 0.623. Exactly they are e/(1+2√e+e) = 0.387456… and (√e+e)/(1+2√e+e) = 0.622459…. Rounded to two digits, 0.14 0.24 0.24 0.39 would sum to 1.01, so 0.38 is written too.",
-    maskSame: "Nothing stands after the last row, so the mask leaves it as it is.", scores: "scores QKᵀ/√4", weights: "weights", context: "mixed vectors", switchOn: "on", switchOff: "off", mask: "mask",
+    maskSame: "Nothing stands after the last row, so the mask leaves it as it is.", every: "Every row", scores: "scores QKᵀ/√4", weights: "weights", context: "mixed vectors", switchOn: "on", switchOff: "off", mask: "mask",
     ranks: [], rank: (n) => `rank ${n}`,
     approximate: "This page holds half precision, so scores are ≈, to two digits.", reads: (s) => `${s.layers} layers · ${s.heads} heads · width ${s.width} · context ${s.context} · ${s.vocabulary} pieces`,
   },
@@ -215,6 +215,7 @@ function computed(source, layer, head, query, options) {
   const gathered = times(source.size, (i) => total(weights.map((weight, place) => weight * values[place][i])));
   return { q, keys, products, divided, open, exponentials, sum, weights, values, gathered };
 }
+const MOST_IN_MAP = 128; // pieces beyond which the steps show one row alone
 const LEARNT = { maskOff: false, scaleOff: false, positionOff: false, temperature: 1 };
 
 // ---- State, kept in the address so that a link leads to a view --------------------------------------------------
@@ -306,7 +307,7 @@ function rankIn(row, key, words) {
 
 function spoken(by, rows, query, key, words) {
   const pair = `${by[query].text} → ${by[key].text}`;
-  if (key > query) return `${pair}, ${words.masked}`;
+  if (rows[query][key] === undefined) return `${pair}, ${words.masked}`;
   return `${pair}, ${fixed(100 * rows[query][key], 1)}${words === WORDS.ko ? "" : " "}${words.percent}, ${words.inRow} ${rankIn(rows[query], key, words)}`;
 }
 
@@ -335,7 +336,7 @@ function Heatmap({ by, rows, chosen, state, set, words, canvasRef }) {
     pen.font = font; pen.textBaseline = "middle";
     for (let query = 0; query < count; query++) for (let key = 0; key < count; key++) {
       const x = side + key * cell, y = top + query * cell;
-      if (key > query) {
+      if (rows[query][key] === undefined) {
         if (cell < 6) { pen.fillStyle = tint.line; if ((query + key) % 4 === 0) pen.fillRect(x, y, cell, cell); continue; }
         pen.strokeStyle = tint.line; pen.lineWidth = 1; pen.beginPath();
         for (let slant = 4; slant < 2 * cell; slant += 6) {
@@ -390,7 +391,7 @@ function Heatmap({ by, rows, chosen, state, set, words, canvasRef }) {
 
 function Twin({ by, rows, chosen, words }) {
   const few = by.length <= 40;
-  const cells = (query) => by.map((_, key) => (key > query ? html`<td class="off">${words.masked}</td>` : html`<td class=${query === chosen.query && key === chosen.key ? "chosen" : ""}>${fixed(rows[query][key])}</td>`));
+  const cells = (query) => by.map((_, key) => (rows[query][key] === undefined ? html`<td class="off">${words.masked}</td>` : html`<td class=${query === chosen.query && key === chosen.key ? "chosen" : ""}>${fixed(rows[query][key])}</td>`));
   if (!few) return html`<p class="soft">${words.ahead(by.length - chosen.query - 1)}</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${words.axes}><table id="twin"><caption class="soft">${words.axes}</caption><thead><tr><td></td>${by.map((unit) => html`<th scope="col">${unit.text}</th>`)}</tr></thead>
     <tbody>${by.map((unit, query) => html`<tr class=${query === chosen.query ? "chosen" : ""}><th scope="row">${unit.text}</th>${cells(query)}</tr>`)}</tbody></table></div>`;
@@ -425,7 +426,7 @@ function save(name, blob) {
 
 function csv(by, rows, state) {
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const lines = by.flatMap((query, i) => by.map((key, j) => [meta.layers[state.layer], state.mean ? "mean" : state.head, i, j, quoted(query.text), quoted(key.text), j > i ? "" : rows[i][j]].join(",")));
+  const lines = by.flatMap((query, i) => by.map((key, j) => [meta.layers[state.layer], state.mean ? "mean" : state.head, i, j, quoted(query.text), quoted(key.text), rows[i][j] ?? ""].join(",")));
   return ["layer,head,query,key,query_text,key_text,weight", ...lines, ""].join("\n");
 }
 
@@ -516,6 +517,11 @@ function Steps({ source, state, set, words }) {
   const row = useMemo(() => computed(source, state.layer, state.head, query, state), [source, state.layer, state.head, query, state.maskOff, state.scaleOff, state.positionOff, state.temperature]);
   const learnt = useMemo(() => computed(source, state.layer, state.head, query, LEARNT), [source, state.layer, state.head, query]);
   const changed = state.maskOff || state.scaleOff || state.positionOff || state.temperature !== 1;
+  const every = useMemo(() => (source.bare || source.count > MOST_IN_MAP ? null : times(source.count, (at) => {
+    const { weights, open } = computed(source, state.layer, state.head, at, state);
+    return weights.map((weight, seen) => (open[seen] ? weight : undefined));
+  })), [source, state.layer, state.head, state.maskOff, state.scaleOff, state.positionOff, state.temperature]);
+  const canvas = useRef();
   const names = (at) => (source.bare ? source.names[at] : GROUPS[groupOf(at)].end - GROUPS[groupOf(at)].start > 1 ? `${source.names[at]} (${GROUPS[groupOf(at)].text})` : source.names[at]);
   const pick = (id, value, name, text) => html`<label>${text} <select id=${id} value=${value} onChange=${(event) => set({ [name]: Number(event.target.value) })}>${times(source.count, (at) => html`<option value=${at}>${names(at)}</option>`)}</select></label>`;
   const move = (by) => set({ step: Math.max(0, Math.min(8, state.step + by)) });
@@ -530,6 +536,9 @@ function Steps({ source, state, set, words }) {
     ${!meta.exact && !source.bare ? html`<p class="soft">${words.approximate}</p>` : null}
     <${StepBody} source=${source} state=${state} row=${row} learnt=${learnt} words=${words} query=${query} chosen=${key} />
     <${Ladder} source=${source} row=${row} query=${query} chosen=${key} step=${state.step} words=${words} names=${names} choose=${(at) => set({ key: at })} digits=${meta.exact || source.bare ? 3 : 2} />
+    ${every && state.step === 6 ? html`<h3>${words.every}</h3><p class="soft">${words.axes}</p><${Heatmap} by=${PIECES} rows=${every} chosen=${{ query, key }} state=${state} set=${set} words=${words} canvasRef=${canvas} />
+      <div class="bar"><${Press} on=${state.table} press=${() => set({ table: !state.table })}>${words.table}<//></div>
+      ${state.table ? html`<${Twin} by=${PIECES} rows=${every} chosen=${{ query, key }} words=${words} />` : null}` : null}
     <div class="bar"><button type="button" id="back" disabled=${state.step === 0} onClick=${() => move(-1)}>← ${words.previous}</button><button type="button" id="next" disabled=${state.step === 8} onClick=${() => move(1)}>${words.next} →</button></div>`;
 }
 
