@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             "import torch": partial(until_first_piece, ["-c", f"import torch; print('{PROMPT}.', flush=True)"]),
             **{
                 f"python {door}.py --help": partial(until_the_end, [f"{door}.py", "--help"])
-                for door in ("train", "sample", "evaluate")
+                for door in ("train", "sample", "attend", "evaluate")
             },
             f"{sample}, to its first piece": partial(until_first_piece, write),
             f"{sample}, to its end": partial(until_the_end, write),
