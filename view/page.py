@@ -80,7 +80,10 @@ def arrays(
         for block in blocks
     ]  # fmt: skip
     mixing = [block.attention.output.weight[0] for block in blocks]
-    mixing_bias = [0.0 if block.attention.output.bias is None else block.attention.output.bias[0] for block in blocks]
+    mixing_bias = [
+        0.0 if block.attention.output.bias is None else float(block.attention.output.bias.detach()[0])
+        for block in blocks
+    ]
     made = {
         "weights": weights if fine else (weights * 65535).round().astype(np.uint16),
         **{name: getattr(traced, name)[chosen].astype(np.float32 if exact else np.float16) for name in "qkv"},

@@ -1,4 +1,4 @@
-"""The C library is told to keep what is freed, where it is one that can be told; what that gives stands in docs/speed.md."""
+"""The C library is told to keep what is freed, where it can be told; what that gives stands in docs/speed.md."""
 
 import sys
 from types import SimpleNamespace

@@ -11,6 +11,7 @@ import torch
 
 from model.config import ModelConfig
 from model.gpt import GPT
+from tests.conftest import PROJECT
 from view import page as pages
 from view.page import page
 from view.toy import steps
@@ -113,6 +114,13 @@ def test_nothing_random_and_no_outside_address(made):
     _, whole, _ = made
     assert "Math.random" not in whole
     assert set(re.findall(r"https?://[\w.]+", whole)) <= {"http://www.w3.org"}  # names of formats, never asked for
+
+
+def test_the_example_in_docs_is_of_this_application():
+    whole = (PROJECT / "docs" / "attention.html").read_text(encoding="utf-8")
+    assert len(whole) <= 700_000
+    for name in ("vendor/htm-preact.js", "page.js", "page.css"):
+        assert (pages.PARTS / name).read_text(encoding="utf-8") in whole, "renew it: python docs/make.py"
 
 
 def test_what_the_user_typed_never_becomes_markup(tokenizer):
