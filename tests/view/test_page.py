@@ -189,9 +189,19 @@ def test_every_digit_of_every_head_is_pythons(made, visit, unit):
         for head in range(3):
             opened.select_option("#head", str(head))
             assert cells(opened, "#twin") == expected(traced.attention(unit)[layer, head])
-    if unit == "eojeol":
-        opened.get_by_role("button", name="마지막 조각").click()
-        assert cells(opened, "#twin") == expected(traced.attention(unit, last=True)[1, 2])
+
+
+@browsers
+def test_eojeol_of_several_pieces_are_averaged_or_look_as_their_last_one(tokenizer, visit):
+    model = make()
+    traced = trace(model, tokenizer, "뷁을 쫓았다 나는")
+    assert len(traced.ids) > len(traced.groups) + 3
+    opened = visit(page(traced, model, ABOUT, range(2)), "#v=head&l=1&h=2")
+    opened.keyboard.press("t")
+    assert cells(opened, "#twin") == expected(traced.attention()[1, 2])
+    opened.get_by_role("button", name="마지막 조각").click()
+    assert cells(opened, "#twin") == expected(traced.attention(last=True)[1, 2])
+    assert expected(traced.attention()[1, 2]) != expected(traced.attention(last=True)[1, 2])
 
 
 @browsers
@@ -322,6 +332,7 @@ def test_ties_are_rounded_as_python_rounds_them(made, visit):
 def test_a_cell_has_the_colour_of_its_weight(made, visit, theme):
     traced, whole, _ = made
     opened = visit(whole, "#v=head&l=0&h=0&q=0&k=0", color_scheme=theme)
+    assert opened.get_attribute("html", "data-theme") == theme
     weights = traced.attention()[0, 0]
     count = len(weights)
     found = opened.evaluate(
