@@ -457,6 +457,17 @@ def test_hostile_and_unusual_text(tokenizer, visit):
 
 
 @browsers
+def test_the_mouse_leads_where_the_arrows_do(made, visit):
+    opened = visit(made[1], "#v=head")
+    box = opened.locator(".heat canvas").bounding_box()
+    cell, side, top = (float(opened.get_attribute(".heat canvas", f"data-{name}")) for name in ("cell", "side", "top"))
+    opened.mouse.move(box["x"] + side + 1.5 * cell, box["y"] + top + 2.5 * cell)
+    assert opened.inner_text("#cell").startswith("사과를 → 나는, ")
+    opened.mouse.move(box["x"] + side + 3.5 * cell, box["y"] + top + 2.5 * cell)
+    assert opened.inner_text("#cell") == "사과를 → 맛있게, 가려짐"
+
+
+@browsers
 def test_hangul_is_drawn(made, visit):
     opened = visit(made[1])
     alike = opened.evaluate(
@@ -479,7 +490,8 @@ def test_the_address_leads_to_the_view(made, visit):
     assert opened.inner_text("#panel h2") == "5. ÷ √d"
     assert [opened.input_value(f"#{name}") for name in ("layer", "head", "query", "key")] == ["1", "0", "3", "1"]
     opened.click("#language")
-    assert "lang=ko" in opened.url and opened.get_attribute("html", "lang") == "ko"
+    opened.wait_for_url(re.compile("lang=ko"))
+    assert "step=4" in opened.url and opened.get_attribute("html", "lang") == "ko"
     opened.click("#theme")
     assert opened.get_attribute("html", "data-theme") == "dark"
 

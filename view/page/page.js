@@ -19,7 +19,7 @@ const WORDS = {
     next: "다음", previous: "이전", query: "보는 조각", key: "보이는 조각", switches: "바꾸어 보기", maskOff: "마스크 끄기", scaleOff: "√d 나누기 끄기", positionOff: "위치 끄기",
     temperature: "점수 온도", against: "반사실: 이 모델은 이렇게 배우지 않았다. 이 층만 다시 계산한 것이고 뒤 층은 그대로다.", numbers: "숫자로", terms: "큰 항 8개", rest: "나머지", sum: "합",
     stored: "저장된 값", same: "차이", steps: ["x: 들어온 벡터", "LayerNorm", "q, k, v", "q·k", "÷ √d", "마스크", "softmax", "Σ α·v", "W_O와 잔차"],
-    about: "이 모델", grid: "어텐션 지도. 화살표 키로 칸을 옮긴다", code: "손으로 돌려 보기", close: "닫기",
+    about: "이 모델", more: "다른 문장 보기", grid: "어텐션 지도. 화살표 키로 칸을 옮긴다", code: "손으로 돌려 보기", close: "닫기",
     keys: "화살표: 칸 · Home/End: 행의 끝 · PgUp/PgDn: 층 · [ ]: 머리 · e: 어절/조각 · m: 마스크 · s: √d · t: 표 · 1–4: 화면 · ?: 도움말 · Esc: 닫기",
     rotated: (a) => `이 모델은 자리만큼 q와 k를 돌린다(RoPE). 첫 두 수는 ${a} 라디안.`, failed: "이 브라우저는 압축을 풀 수 없다. 새 브라우저로 열어야 한다.",
     one: [
@@ -46,7 +46,7 @@ const WORDS = {
     next: "Next", previous: "Back", query: "looking piece", key: "piece looked at", switches: "What if", maskOff: "mask off", scaleOff: "no ÷ √d", positionOff: "position off",
     temperature: "temperature of scores", against: "Counterfactual: this model did not learn this way. Only this layer is computed anew, not those after it.", numbers: "digits", terms: "the 8 largest terms", rest: "the rest", sum: "sum",
     stored: "stored", same: "difference", steps: ["x: what comes in", "LayerNorm", "q, k, v", "q·k", "÷ √d", "mask", "softmax", "Σ α·v", "W_O and residual"],
-    about: "This model", grid: "Map of attention. Arrow keys move between cells", code: "Run it yourself", close: "Close",
+    about: "This model", more: "To see another sentence", grid: "Map of attention. Arrow keys move between cells", code: "Run it yourself", close: "Close",
     keys: "arrows: cell · Home/End: ends of the row · PgUp/PgDn: layer · [ ]: head · e: eojeol/piece · m: mask · s: √d · t: table · 1–4: views · ?: help · Esc: close",
     rotated: (a) => `This model turns q and k by their place (RoPE): the first pair by ${a} radians.`, failed: "This browser cannot unpack the file: open it with a newer one.",
     one: [
@@ -290,11 +290,14 @@ function Terms({ a, b, titles, extra = 0, words, stored, name }) {
 
 // ---- Views -------------------------------------------------------------------------------------------------------
 
+const PRESETS = ["나는 사과를 맛있게 먹었다", "고양이가 강아지를 쫓았다", "강아지가 고양이를 쫓았다", "창문을 열어서 시원한 바람 맞았어"];
+
 function Sentence({ state, set, words }) {
   return html`<h2>${words.sentence}</h2><p class="big">${meta.text}</p>${meta.about.composed ? html`<p class="note">${words.composed}</p>` : null}
     <p class="soft">${words.pieces(T, GROUPS.length)} ${words.chooseRow}</p>
     <ul class="words">${GROUPS.map((group) => html`<li><button type="button" class="eojeol" onClick=${() => set({ view: "head", query: group.end - 1 })}><b>${group.text}</b>
       ${PIECES.slice(group.start, group.end).map((piece) => html`<span class="piece">${piece.text}<small>${piece.start} · ${meta.ids[piece.start]}</small></span>`)}</button></li>`)}</ul>
+    <h2>${words.more}</h2><pre tabindex="0">${PRESETS.filter((text) => text !== meta.text).map((text) => `python attend.py "${text}" -o view.html`).join("\n")}</pre>
     <h2>${words.about}</h2><p>${words.reads(meta.shape)}</p><p class="soft">${Object.entries(meta.about).filter(([name]) => name !== "composed").map(([name, value]) => `${name}: ${value}`).join(" · ")}</p>`;
 }
 
@@ -384,7 +387,7 @@ function Heatmap({ by, rows, chosen, state, set, words, canvasRef }) {
   };
   return html`<div class="heat" ref=${box}><div style=${{ position: "relative", width: `${size.width}px` }}><canvas ref=${canvasRef} aria-hidden="true"></canvas>
     <div class="grid" role="grid" tabindex="0" aria-label=${words.grid} aria-rowcount=${count} aria-colcount=${count} aria-activedescendant="cell" onKeyDown=${keyed} onClick=${pointed}
-      onMouseMove=${(event) => event.buttons && pointed(event)}>
+      onMouseMove=${pointed}>
       <div role="row" class="hidden" aria-rowindex=${chosen.query + 1}><div role="gridcell" id="cell" aria-colindex=${chosen.key + 1} aria-selected="true">${spoken(by, rows, chosen.query, chosen.key, words)}</div></div>
     </div></div></div>`;
 }
@@ -573,7 +576,10 @@ function Page() {
   const [state, change] = useState(fromAddress), words = WORDS[state.lang], moved = useRef(false);
   const set = (more) => change((before) => ({ ...before, ...more }));
   useLayoutEffect(() => { document.documentElement.dataset.theme = state.theme; document.documentElement.lang = state.lang; change((before) => ({ ...before })); }, [state.theme, state.lang]);
-  useEffect(() => toAddress(state), [state]);
+  useEffect(() => { // not for every move: browsers refuse to change the address hundreds of times
+    const later = setTimeout(() => toAddress(state), 200);
+    return () => clearTimeout(later);
+  }, [state]);
   useEffect(() => {
     if (moved.current && document.activeElement === document.body) document.getElementById(`tab-${state.view}`).focus();
     moved.current = true; // what had the focus may be gone with the view that it was in
