@@ -126,7 +126,7 @@ def show(traced: "Trace", options: argparse.Namespace, to: "Console") -> None:
     from view.terminal import LEGEND, bars, fits, matrix
 
     layers, heads = traced.shape
-    names = [group.text for group in traced.units(options.unit)]
+    names = traced.names(options.unit)
     chosen = choice(traced, options)
     layer, head = chosen or (0, 0)
     why = "" if options.layer is not None else f": its last row puts the most weight on one earlier {options.unit}"
@@ -155,7 +155,7 @@ def picture(traced: "Trace", options: argparse.Namespace) -> None:
     from view.picture import draw
 
     layer, head = choice(traced, options) or (0, 0)
-    names = [group.text for group in traced.units(options.unit)]
+    names = traced.names(options.unit)
     found = draw(options.output, f"layer {layer}, head {head}", names, traced.attention(options.unit)[layer, head])
     if not found:
         numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names))
@@ -193,8 +193,8 @@ def show_toy(to: "Console", plain: bool) -> None:
 
 def as_json(traced: "Trace", options: argparse.Namespace) -> str:
     """Return every head as one JSON object."""
-    chosen = layers(traced, options)
-    weights: Any = [[cells(head) for head in traced.attention(options.unit)[layer]] for layer in chosen]
+    chosen, attention = layers(traced, options), traced.attention(options.unit)
+    weights: Any = [[cells(head) for head in attention[layer]] for layer in chosen]
     content = {
         "text": traced.text,
         "ids": traced.ids,
@@ -210,7 +210,7 @@ def as_json(traced: "Trace", options: argparse.Namespace) -> str:
 
 def as_csv(traced: "Trace", options: argparse.Namespace) -> str:
     """Return every head as one table, a line a pair; a weight is empty where the mask forbids it."""
-    names = [group.text for group in traced.units(options.unit)]
+    names = traced.names(options.unit)
     attention = traced.attention(options.unit)
     buffer = io.StringIO()
     out = csv.writer(buffer, lineterminator="\n")

@@ -92,7 +92,7 @@ def arrays(
         "columns": np.stack([numbers(column) for column in columns]),
         "column_biases": np.stack(biases).astype(np.float32),
         "mixing": np.stack([numbers(row) for row in mixing]),
-        "mixing_biases": np.array([float(bias) for bias in mixing_bias], dtype=np.float32),
+        "mixing_biases": np.array(mixing_bias, dtype=np.float32),
         "norms": np.array([[[numbers(part) for part in norm] for norm in pair] for pair in norms], dtype=np.float32),
     }
     meta = {

@@ -45,6 +45,10 @@ class Trace:
             return self.groups
         return [Group(piece, at, at + 1) for at, piece in enumerate(self.pieces)]
 
+    def names(self, unit: Unit) -> list[str]:
+        """Return how a person reads each unit."""
+        return [group.text for group in self.units(unit)]
+
     def attention(self, unit: Unit = "eojeol", last: bool = False) -> np.ndarray:
         """Return who looks at whom, (L, H, G, G): rows look, columns are looked at; `last` as in `by_groups`."""
         return by_groups(self.weights, self.units(unit), last)

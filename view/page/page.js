@@ -520,10 +520,10 @@ function Steps({ source, state, set, words }) {
   const row = useMemo(() => computed(source, state.layer, state.head, query, state), [source, state.layer, state.head, query, state.maskOff, state.scaleOff, state.positionOff, state.temperature]);
   const learnt = useMemo(() => computed(source, state.layer, state.head, query, LEARNT), [source, state.layer, state.head, query]);
   const changed = state.maskOff || state.scaleOff || state.positionOff || state.temperature !== 1;
-  const every = useMemo(() => (source.bare || source.count > MOST_IN_MAP ? null : times(source.count, (at) => {
+  const every = useMemo(() => (source.bare || state.step !== 6 || source.count > MOST_IN_MAP ? null : times(source.count, (at) => {
     const { weights, open } = computed(source, state.layer, state.head, at, state);
     return weights.map((weight, seen) => (open[seen] ? weight : undefined));
-  })), [source, state.layer, state.head, state.maskOff, state.scaleOff, state.positionOff, state.temperature]);
+  })), [source, state.step === 6, state.layer, state.head, state.maskOff, state.scaleOff, state.positionOff, state.temperature]);
   const canvas = useRef();
   const names = (at) => (source.bare ? source.names[at] : GROUPS[groupOf(at)].end - GROUPS[groupOf(at)].start > 1 ? `${source.names[at]} (${GROUPS[groupOf(at)].text})` : source.names[at]);
   const pick = (id, value, name, text) => html`<label>${text} <select id=${id} value=${value} onChange=${(event) => set({ [name]: Number(event.target.value) })}>${times(source.count, (at) => html`<option value=${at}>${names(at)}</option>`)}</select></label>`;
@@ -539,7 +539,7 @@ function Steps({ source, state, set, words }) {
     ${!meta.exact && !source.bare ? html`<p class="soft">${words.approximate}</p>` : null}
     <${StepBody} source=${source} state=${state} row=${row} learnt=${learnt} words=${words} query=${query} chosen=${key} />
     <${Ladder} source=${source} row=${row} query=${query} chosen=${key} step=${state.step} words=${words} names=${names} choose=${(at) => set({ key: at })} digits=${meta.exact || source.bare ? 3 : 2} />
-    ${every && state.step === 6 ? html`<h3>${words.every}</h3><p class="soft">${words.axes}</p><${Heatmap} by=${PIECES} rows=${every} chosen=${{ query, key }} state=${state} set=${set} words=${words} canvasRef=${canvas} />
+    ${every ? html`<h3>${words.every}</h3><p class="soft">${words.axes}</p><${Heatmap} by=${PIECES} rows=${every} chosen=${{ query, key }} state=${state} set=${set} words=${words} canvasRef=${canvas} />
       <div class="bar"><${Press} on=${state.table} press=${() => set({ table: !state.table })}>${words.table}<//></div>
       ${state.table ? html`<${Twin} by=${PIECES} rows=${every} chosen=${{ query, key }} words=${words} />` : null}` : null}
     <div class="bar"><button type="button" id="back" disabled=${state.step === 0} onClick=${() => move(-1)}>← ${words.previous}</button><button type="button" id="next" disabled=${state.step === 8} onClick=${() => move(1)}>${words.next} →</button></div>`;
