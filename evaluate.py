@@ -3,6 +3,8 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from training.config import add_flags, given
@@ -18,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Read the command line, find the documents, measure."""
     parser = Parser(__doc__)
     add_reading_flags(parser)
-    add_flags(parser, only=("data.path", "data.unit", "data.encoding"))
+    add_flags(parser, only=("data.",))
     parser.add_argument(
         "--copied", action="store_true", help="also the share of samples that stand in the training text"
     )
@@ -40,6 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     run = open_run(options.run, choose_device(options.device, notice))
     train, documents = find_documents(run, options)
     tokens = encode(documents, run.tokenizer)
+    notice(
+        f"not the run's own text: all of its {tokens.documents:,} documents are measured"
+        if train is None
+        else f"the run's own text: its {tokens.documents:,} validation documents are measured"
+    )
     bits = total_bits(run.model, tokens.ids, options.batch_size)
     result: dict[str, Any] = {
         "run": str(run.folder),
@@ -57,36 +64,38 @@ def main(arguments: list[str] | None = None) -> int:
     return DONE
 
 
-def find_documents(run: "Run", options: argparse.Namespace) -> tuple[list[str] | None, list[str]]:
+def find_documents(run: "Run", options: argparse.Namespace) -> tuple[Iterable[str] | None, Iterable[str]]:
     """Return the training documents, if the text is the run's own, and those to measure on.
 
-    The run's own text gives its validation side; any other text, named by --data.path, is measured whole.
-    Raises ValueError where the text that config.yaml names is no longer the recorded one.
+    The run's own text gives its validation side; any other text, named by --data.path or --data.dataset, is measured
+    whole. Raises ValueError where the text that config.yaml names is no longer the recorded one.
     """
-    from dataclasses import replace
-
-    from data.read import enough, read_documents, split, text_hash
+    from data.prepare import survey
+    from data.read import Text, enough
 
     flags = {name.removeprefix("data."): value for name, value in given(options).items() if name.startswith("data.")}
-    config = replace(run.config.data, **flags)
-    documents = read_documents(config, notice)
-    own = enough(documents)
-    if text_hash(own) == run.progress.text:
-        train, validation = split(own)
-        notice(f"the run's own text: its {len(validation):,} validation documents are measured")
-        return train, validation
-    if "path" in flags:
-        if config.limit:  # that was for training
-            documents = read_documents(replace(config, limit=None))
-        notice(f"not the run's own text: all of its {len(documents):,} documents are measured")
-        return None, documents
+    named = {"path", "dataset"} & set(flags)
+    config = run.config.data
+    if named:
+        config = replace(config, **{"path": (), "dataset": None} | flags)
+    elif flags:
+        config = replace(config, **flags)
+    text = Text(config, notice, offline=not named)
+    own = enough(text)
+    found = survey(own)
+    if found.hash == run.progress.text:
+        return found.side(own, validation=False), found.side(own, validation=True)
+    if named:
+        if config.limit and "limit" not in flags:  # that was for training
+            text = Text(replace(config, limit=None))
+        return None, text
     raise ValueError(
-        f"the text in {', '.join(config.path)} is no longer the one that {run.folder} was trained on: "
+        f"the text in {config.where} is no longer the one that {run.folder} was trained on: "
         "name that one, or another to measure whole, by --data.path"
     )
 
 
-def copied(run: "Run", train: list[str] | None, validation: list[str]) -> dict[str, float]:
+def copied(run: "Run", train: Iterable[str] | None, validation: Iterable[str]) -> dict[str, float]:
     """Return how much of 100 samples stands word for word in the training text, and of the validation text."""
     if train is None:
         raise ValueError("--copied compares with the run's own training text: leave out --data.path, or name that text")
@@ -96,7 +105,7 @@ def copied(run: "Run", train: list[str] | None, validation: list[str]) -> dict[s
     written = Writer(run.model, run.tokenizer).write("", SAMPLE_TOKENS, USUAL, list(range(SAMPLES)))
     return {
         "copied": copied_share([text.completion for text in written], train),
-        "copied_validation": copied_share(validation, train),
+        "copied_validation": copied_share(list(validation), train),
     }
 
 

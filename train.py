@@ -1,10 +1,9 @@
 """Train a model on your text: python train.py --data.path my.txt --train.minutes 5"""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from training.config import MAY_CHANGE, PROJECT, Config, add_flags, as_yaml, by_name, given, read_config
+from training.config import MAY_CHANGE, PROJECT, Config, add_flags, as_yaml, by_name, given, read_config, sealed
 from training.door import DONE, INTERRUPTED, Parser, run_door
 
 DEFAULT = PROJECT / "configs" / "tiny.yaml"
@@ -28,18 +27,23 @@ def main(arguments: list[str] | None = None) -> int:
     overrides = given(options)
     if {"train.steps", "train.minutes"} <= set(overrides):
         parser.error("--train.steps and --train.minutes exclude each other")
+    if {"data.path", "data.dataset"} <= set(overrides):
+        parser.error("--data.path and --data.dataset exclude each other")
     if options.resume and options.init_from:
         parser.error("--init-from begins a new run, --resume goes on with an old one")
     # Only now, so that --help answers at once.
+    from data.files import replace_file
     from data.prepare import prepare
-    from data.read import enough, read_documents
+    from data.read import Text, enough
     from training import auto, checkpoint
     from training.log import say
     from training.loop import train
 
+    own = None
     if options.resume:
         folder = options.run or checkpoint.newest_run()
-        config = resumed(folder, overrides)
+        before, own = checkpoint.open_parts(folder)
+        config = resumed(folder, before, overrides)
         if options.config:
             say(f"{options.config} is not read: with --resume the settings are those of {folder / 'config.yaml'}")
     else:
@@ -57,16 +61,12 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.run and folder.name != (options.config or DEFAULT).stem:
             say(f"{folder.with_name((options.config or DEFAULT).stem)} exists: this run is {folder}")
 
-    documents = enough(read_documents(config.data, say), say)
-    prepared = prepare(documents, config.tokenizer, config.train.eval_pieces, say)
-    if options.resume and prepared.tokenizer.hash != checkpoint.open_parts(folder)[1].hash:
-        own = replace(config.tokenizer, path=str(folder / "tokenizer.model"))  # a library may train another today
-        prepared = prepare(documents, own, config.train.eval_pieces, say)
-    del documents
+    text = Text(config.data, say, offline=options.resume and "data.dataset" not in overrides)
+    prepared = prepare(enough(text, say), config.tokenizer, config.train.eval_pieces, say, own=own)
     if config.train.steps == 0:
         say("prepared; 0 steps to train")
         return DONE
-    if options.resume and finished(folder, config):
+    if options.resume and finished(folder, before, config):
         say(f"{folder} is finished; --train.steps or --train.minutes may ask for more")
         return DONE
     if config.auto:
@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder):
         if not options.resume:
-            checkpoint.replace_file(folder / "tokenizer.model", prepared.tokenizer.model)
-        checkpoint.replace_file(folder / "config.yaml", as_yaml(config).encode("utf-8"))
+            replace_file(folder / "tokenizer.model", prepared.tokenizer.model)
+        replace_file(folder / "config.yaml", sealed(as_yaml(config)))
         say(f"run: {folder}")
         done = train(config, prepared, folder, options.resume, options.init_from)
     if not done:
@@ -91,13 +91,11 @@ def free_folder(folder: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def resumed(folder: Path, overrides: dict[str, object]) -> Config:
-    """Return the settings of the run in `folder` with those of `overrides` that may change."""
-    from training import checkpoint
+def resumed(folder: Path, before: Config, overrides: dict[str, object]) -> Config:
+    """Return the settings `before` of the run in `folder` with those of `overrides` that may change."""
     from training.log import say
 
-    config, _ = checkpoint.open_parts(folder)
-    known = by_name(config)
+    known = by_name(before)
     refused = [name for name, value in overrides.items() if name not in MAY_CHANGE and value != known[name]]
     if refused:
         raise ValueError(
@@ -131,8 +129,8 @@ def inherited(folder: Path, overrides: dict[str, object]) -> dict[str, object]:
     return shared
 
 
-def finished(folder: Path, config: Config) -> bool:
-    """Whether the run in `folder` has taken all the steps, or used all the minutes, that `config` gives it."""
+def finished(folder: Path, before: Config, config: Config) -> bool:
+    """Whether the run in `folder`, of the settings `before`, has taken all the steps, or minutes, of `config`."""
     from training import checkpoint
 
     if not checkpoint.begun(folder):
@@ -140,7 +138,6 @@ def finished(folder: Path, config: Config) -> bool:
     progress = checkpoint.load(folder / "state.safetensors", tensors=False)[1]
     if config.train.steps is not None:
         return progress.step >= config.train.steps
-    before, _ = checkpoint.open_parts(folder)
     return progress.finished and before.train.minutes == config.train.minutes
 
 

@@ -24,7 +24,7 @@ from bench.measure import in_turn, parser, ratios, report, spread
 from bench.plain import Plain, cosine, plain_step, random_windows
 from data.config import DataConfig
 from data.prepare import Prepared, Tokens, encode, prepare
-from data.read import read_documents
+from data.read import Text
 from model.gpt import GPT
 from training.config import PROJECT, Config, read_config
 from training.device import choose_device
@@ -101,10 +101,10 @@ def open_text(options: argparse.Namespace) -> tuple[Config, Prepared, Tokens]:
     data = DataConfig(path=tuple(str(path.resolve()) for path in options.text), unit=options.unit)
     config = replace(config, data=data, tokenizer=replace(config.tokenizer, vocab_size=options.vocabulary))
     whole = options.validation is None  # all that a training may know of its validation side, or what it looks at
-    prepared = prepare(read_documents(data), config.tokenizer, 200_000 if whole else config.train.eval_pieces)
+    prepared = prepare(Text(data), config.tokenizer, 200_000 if whole else config.train.eval_pieces)
     if whole:
         return config, prepared, prepared.validation
-    documents = read_documents(DataConfig(path=(str(options.validation.resolve()),), unit=options.unit))
+    documents = Text(DataConfig(path=(str(options.validation.resolve()),), unit=options.unit))
     return config, prepared, encode(documents, prepared.tokenizer)
 
 

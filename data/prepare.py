@@ -1,23 +1,42 @@
-"""From documents to token files: split, train the tokenizer on one side, encode both, keep the result."""
+"""From documents to token files: split, train the tokenizer on one side, encode both, keep the result.
+
+The documents are read twice and never held together: first to know the text (its hash, its sides, the tokenizer's
+sample), then to encode it, by as many processes as there are cores where it is long.
+"""
 
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
+import signal
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from heapq import heappop, heappush
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from tqdm import tqdm
 
 from data import tokenizer
 from data.config import TokenizerConfig
-from data.read import Say, position_by_content, split, text_hash
-from data.tokenizer import MARK, Tokenizer
+from data.files import BLANK, naming, replace_file, seal, verify
+from data.read import Say
+from data.tokenizer import MARK, SAMPLE_BYTES, Tokenizer
 
-FORMAT = "malssi-tokens/1"  # part of every key: a change of what is written here must change it
+FORMAT = "malssi-tokens/2"  # part of every key: a change of what is written here must change it
 FOLDER = Path(__file__).parent / "prepared"
+VALIDATION_SHARE = 0.05
+BLOCK = 500_000  # characters that a process encodes at once
+ALONE = 8_000_000  # bytes of text below which other processes are not worth starting
 
 
 @dataclass(frozen=True)
@@ -45,23 +64,316 @@ class Prepared:
     text_hash: str
 
 
-def encode(documents: list[str], by: Tokenizer) -> Tokens:
-    """Return `documents` in order as ids, the document mark before, between and after them."""
-    ids = [MARK]
-    arrays = []
+@dataclass(frozen=True)
+class Survey:
+    """What one reading of a text tells."""
+
+    hash: str  # of the documents in order, by which a run knows its text again
+    documents: int
+    bytes: int  # in UTF-8
+    border: float  # documents whose position lies below it are the validation side
+    sample: list[str]  # of the training side, what a tokenizer learns from
+    training_bytes: int
+
+    def side(self, documents: Iterable[str], validation: bool) -> "Side":
+        """Return one side of the same `documents`."""
+        return Side(documents, self.border, validation)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The documents of one side, read anew each time: decided by their content, so that none ever changes sides."""
+
+    documents: Iterable[str]
+    border: float
+    validation: bool
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield document by document."""
+        return (text for text in self.documents if (position(digest(text)) < self.border) is self.validation)
+
+
+def digest(document: str) -> bytes:
+    """Return the SHA-256 of a document."""
+    return hashlib.sha256(document.encode("utf-8")).digest()
+
+
+def position(digest: bytes, at: int = 0) -> float:
+    """Return eight bytes of a SHA-256, from `at`, as a number in [0, 1)."""
+    return int.from_bytes(digest[at : at + 8], "big") / 2**64
+
+
+def survey(documents: Iterable[str]) -> Survey:
+    """Read `documents` once; of the training side, whole documents of at most 20 MB are kept as the sample.
+
+    The sample is halved by content hash whenever it grows beyond that. Where no document falls among the 5 % of
+    validation, the one with the lowest hash is taken.
+    """
+    text, count, size, lowest = hashlib.sha256(), 0, 0, 1.0
+    sample: list[tuple[float, float, str, int]] = []  # position, place in the sample, document, bytes
+    share, sampled, training = 1.0, 0, 0
+    for document in bar(documents, None, "reading"):
+        encoded = document.encode("utf-8")
+        hashed = hashlib.sha256(encoded).digest()
+        text.update(len(encoded).to_bytes(8, "little") + encoded)
+        count, size = count + 1, size + len(encoded)
+        side, place = position(hashed), position(hashed, 8)
+        lowest = min(lowest, side)
+        if side < VALIDATION_SHARE:
+            continue
+        training += len(encoded)
+        if place < share:
+            sample.append((side, place, document, len(encoded)))
+            sampled += len(encoded)
+        while sampled > SAMPLE_BYTES:
+            share /= 2
+            sample = [entry for entry in sample if entry[1] < share]
+            sampled = sum(entry[3] for entry in sample)
+    border = max(VALIDATION_SHARE, lowest + 1e-12)
+    kept = [document for side, _, document, _ in sample if side >= border]
+    training -= sum(length for side, _, _, length in sample if side < border)
+    return Survey(text.hexdigest(), count, size, border, kept, training)
+
+
+def prepare(
+    documents: Iterable[str],
+    config: TokenizerConfig,
+    eval_pieces: int,
+    say: Say = lambda line: None,
+    folder: Path | None = None,
+    own: Tokenizer | None = None,
+) -> Prepared:
+    """Return the two sides of `documents` as ids, from `folder` where the same text was prepared before.
+
+    documents: read once where it was, twice where not.
+    folder: left out, data/prepared.
+    eval_pieces: the validation side is kept to about this many pieces, whole documents chosen by content hash.
+    own: the tokenizer of a run that goes on, in place of the one that `config` would give.
+    Raises ValueError where the text is too small to be split, OSError that names the place where the disk is full.
+    """
+    found, folder = survey(documents), folder or FOLDER
+    if not found.sample:
+        raise ValueError(
+            f"the text has {found.documents} document, which leaves none to train on beside the validation side: "
+            "add text, or part it by --data.unit line"
+        )
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    by = own or (tokenizer.load(config.path) if config.path else learned(found, config, folder, say))
+    place = folder / key(found.hash, by.hash, eval_pieces)
+    with alone(place.with_suffix(".lock"), say):
+        if place.exists():
+            try:
+                ready = load(place, by, found.hash)
+                say(f"prepared before: {place}")
+                return ready
+            except (OSError, ValueError):
+                say(f"{place} is damaged: made anew")
+                shutil.rmtree(place)
+        draft = place.with_suffix(".draft")
+        shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+        try:
+            with naming(draft):
+                draft.mkdir()
+                say(f"encoding {found.bytes:,} bytes in {workers(found.bytes) or 1} processes")
+                make(draft, documents, found, by, eval_pieces)
+                draft.rename(place)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return load(place, by, found.hash)
+
+
+def key(*parts: object) -> str:
+    """Return a name for what is made of `parts`: the same input has the same name."""
+    return hashlib.sha256(json.dumps([FORMAT, *parts]).encode("utf-8")).hexdigest()[:16]
+
+
+def learned(found: Survey, config: TokenizerConfig, folder: Path, say: Say) -> Tokenizer:
+    """Return the tokenizer of a text, trained once and kept under a name that holds its hash."""
+    name = key(found.hash, asdict(config))
+    for path in folder.glob(f"{name}-*.model"):
+        with suppress(OSError, ValueError):
+            by = tokenizer.load(path)
+            if by.hash.startswith(path.stem.removeprefix(f"{name}-")):
+                return by
+    by = tokenizer.train(found.sample, config, say, found.training_bytes)
+    replace_file(folder / f"{name}-{by.hash[:16]}.model", by.model)
+    return by
+
+
+@contextmanager
+def alone(lock: Path, say: Say) -> Iterator[None]:
+    """Hold `lock`; where another process prepares the same text, wait until it has. A kill leaves no lock behind."""
+    try:
+        held = FileLock(lock).acquire(timeout=0)
+    except Timeout:
+        say("another process prepares the same text: waiting for it")
+        held = FileLock(lock).acquire()
+    with held:
+        yield
+
+
+def make(draft: Path, documents: Iterable[str], found: Survey, by: Tokenizer, eval_pieces: int) -> None:
+    """Encode both sides of `documents` into token files in the folder `draft`."""
+    text = hashlib.sha256()
+    validation = Lowest(eval_pieces)
+    with TokenFile(draft / "train.safetensors", by) as train:
+        for block in encoded(blocks(documents, found.bytes, text), by, found):
+            train.add(block.ids, block.documents, block.characters, block.bytes)
+            for each in block.validation:
+                validation.add(each)
+    if text.hexdigest() != found.hash:
+        raise ValueError("the text changed while it was being prepared: start again when it is at rest")
+    with TokenFile(draft / "validation.safetensors", by) as file:
+        for each in validation.in_order():
+            file.add(each.ids, 1, each.characters, each.bytes)
+
+
+def blocks(documents: Iterable[str], size: int, text: Any) -> Iterator[list[str]]:
+    """Yield `documents` a handful at a time, their hash going into `text`."""
+    block, characters = [], 0
+    with bar(None, size, "encoding") as progress:
+        for document in documents:
+            encoded = document.encode("utf-8")
+            text.update(len(encoded).to_bytes(8, "little") + encoded)
+            progress.update(len(encoded))
+            block.append(document)
+            characters += len(document) + 1
+            if characters >= BLOCK:
+                yield block
+                block, characters = [], 0
+        yield block
+
+
+def bar(documents: Iterable[str] | None, size: int | None, what: str) -> tqdm:
+    """Return a progress bar on stderr, shown on a terminal when it takes longer than a second."""
+    unit = {"unit": " documents"} if size is None else {"unit": "B", "unit_scale": True}
+    return tqdm(documents, what, size, leave=False, disable=None, delay=1, dynamic_ncols=True, **unit)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One encoded document of the validation side."""
+
+    position: float  # by content hash
+    ids: np.ndarray  # the mark behind it included
+    characters: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """What encoding some documents gave: those of the training side in one, those of validation each."""
+
+    ids: np.ndarray
+    documents: int
+    characters: int
+    bytes: int
+    validation: list[Document]
+
+
+def encode_block(documents: list[str], by: Tokenizer, border: float) -> Block:
+    """Encode documents, those whose position lies below `border` apart."""
     dtype = id_type(by.vocab_size)
+    ids, validation = [np.array([], dtype)], list[Document]()
+    count = characters = size = 0
     for document in documents:
-        ids.extend(by.encode(document))
-        ids.append(MARK)
-        if len(ids) > 1_000_000:  # so that a large text never stands in memory as Python numbers
-            arrays.append(np.array(ids, dtype))
-            ids = []
-    return Tokens(
-        ids=np.concatenate([*arrays, np.array(ids, dtype)]),
-        documents=len(documents),
-        characters=sum(len(document) + 1 for document in documents),
-        bytes=sum(len(document.encode("utf-8")) + 1 for document in documents),
-    )
+        raw = document.encode("utf-8")
+        place = position(hashlib.sha256(raw).digest())
+        own = [*by.encode(document), MARK]
+        if place < border:
+            validation.append(Document(place, np.array(own, dtype), len(document) + 1, len(raw) + 1))
+        else:
+            ids.append(np.array(own, dtype))
+            count, characters, size = count + 1, characters + len(document) + 1, size + len(raw) + 1
+    return Block(np.concatenate(ids), count, characters, size, validation)
+
+
+def encoded(blocks: Iterator[list[str]], by: Tokenizer, found: Survey) -> Iterator[Block]:
+    """Encode blocks in order; a long text by as many processes as this one may use cores."""
+    count = workers(found.bytes)
+    if count == 0:
+        yield from (encode_block(block, by, found.border) for block in blocks)
+        return
+    start = (by.model, found.border)
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), begin_worker, start) as pool:
+        waiting: deque[Future[Block]] = deque()
+        try:
+            for block in blocks:
+                waiting.append(pool.submit(work, block))
+                if len(waiting) > 2 * count:  # no more, so that memory stays small
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def workers(size: int) -> int:
+    """Return how many processes encode a text of `size` bytes beside this one; 0 where this one does it alone."""
+    return cores() if size >= ALONE and cores() > 1 else 0
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def begin_worker(model: bytes, border: float) -> None:
+    """Make a process ready for `work`: Ctrl-C is the first process's affair, and its death ends this one."""
+    global _by, _border
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+    _by, _border = Tokenizer(model), border
+
+
+def end_with(parent: Any) -> None:
+    """End this process when its parent has, however it did."""
+    parent.join()
+    os._exit(1)
+
+
+def work(documents: list[str]) -> Block:
+    """Encode documents in a process that `begin_worker` made ready."""
+    return encode_block(documents, _by, _border)
+
+
+_by: Tokenizer
+_border: float
+
+
+class Lowest:
+    """Of the documents added, those with the lowest content hashes that together stay within so many pieces."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces, self.total, self.count = pieces, 0, 0
+        self.heap: list[tuple[float, int, Document]] = []  # the highest hash first, then the place in the text
+
+    def add(self, document: Document) -> None:
+        """Add the next document of the text."""
+        heappush(self.heap, (-document.position, self.count, document))
+        self.count += 1
+        self.total += len(document.ids)
+        while len(self.heap) > 1 and self.total - len(self.heap[0][2].ids) > self.pieces:
+            self.total -= len(heappop(self.heap)[2].ids)
+
+    def in_order(self) -> list[Document]:
+        """Return them as they come in the text."""
+        if len(self.heap) > 1 and self.total > self.pieces:
+            heappop(self.heap)
+        return [document for _, _, document in sorted(self.heap, key=lambda entry: entry[1])]
+
+
+def encode(documents: Iterable[str], by: Tokenizer) -> Tokens:
+    """Return `documents` in order as ids, the document mark before, between and after them."""
+    arrays = [np.array([MARK], id_type(by.vocab_size))]
+    characters = size = 0
+    for document in documents:
+        arrays.append(np.array([*by.encode(document), MARK], arrays[0].dtype))
+        characters, size = characters + len(document) + 1, size + len(document.encode("utf-8")) + 1
+    return Tokens(np.concatenate(arrays), len(arrays) - 1, characters, size)
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger]:
@@ -69,84 +381,62 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def prepare(
-    documents: list[str],
-    config: TokenizerConfig,
-    eval_pieces: int,
-    say: Say = lambda line: None,
-    folder: Path | None = None,
-) -> Prepared:
-    """Return the two sides of `documents` as ids, from `folder` where the same text was prepared before.
+class TokenFile:
+    """A safetensors file of ids that grows block by block, and gets its header with a checksum when it is closed."""
 
-    folder: left out, data/prepared.
-    eval_pieces: the validation side is kept to about this many pieces, whole documents chosen by content hash.
-    Raises ValueError where the text is too small to be split.
-    """
-    hashed = text_hash(documents)
-    given = tokenizer.load(config.path) if config.path else None
-    settings = {**asdict(config), "path": given.hash if given else None}
-    folder = folder or FOLDER
-    key = hashlib.sha256(json.dumps([FORMAT, hashed, settings, eval_pieces]).encode("utf-8")).hexdigest()[:16]
-    place = folder / key
-    if place.exists():
-        try:
-            ready = load(place, hashed)
-            say(f"prepared before: {place}")
-            return ready
-        except (OSError, ValueError):
-            say(f"{place} is damaged: made anew")
-            shutil.rmtree(place)
+    HEADER = 1024  # bytes kept free for it
 
-    train, validation = split(documents)
-    if not train:
-        raise ValueError(
-            f"the text has {len(documents)} document, which leaves none to train on beside the validation side: "
-            "add text, or part it by --data.unit line"
-        )
-    trained = given or tokenizer.train(train, config, say)
-    draft = folder / f"{key}.{os.getpid()}"
-    draft.mkdir(parents=True, exist_ok=True)
-    try:
-        (draft / "tokenizer.model").write_bytes(trained.model)
-        save(draft / "train.safetensors", encode(train, trained), trained)
-        save(draft / "validation.safetensors", encode(chosen(validation, trained, eval_pieces), trained), trained)
-        if not place.exists():  # another process may have been faster with the same text
-            draft.rename(place)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return load(place, hashed)
+    def __init__(self, path: Path, by: Tokenizer) -> None:
+        self.path, self.by, self.dtype = path, by, np.dtype(id_type(by.vocab_size)).newbyteorder("<")
+        self.length, self.counts, self.hash = 0, {"documents": 0, "characters": 0, "bytes": 0}, hashlib.sha256()
 
+    def __enter__(self) -> "TokenFile":
+        self.file: BinaryIO = self.path.open("xb")
+        self.file.write(bytes(self.HEADER))
+        self.write(np.array([MARK]))
+        return self
 
-def chosen(documents: list[str], by: Tokenizer, pieces: int) -> list[str]:
-    """Return, in order, the documents with the lowest content hashes that together stay within `pieces`."""
-    taken: set[int] = set()
-    total = 0
-    for index in sorted(range(len(documents)), key=lambda index: position_by_content(documents[index])):
-        total += len(by.encode(documents[index])) + 1
-        if total > pieces and taken:
-            break
-        taken.add(index)
-    return [document for index, document in enumerate(documents) if index in taken]
+    def add(self, ids: np.ndarray, documents: int, characters: int, size: int) -> None:
+        """Append documents, each with its mark behind it."""
+        self.write(ids)
+        for name, more in zip(self.counts, (documents, characters, size), strict=True):
+            self.counts[name] += more
+
+    def write(self, ids: np.ndarray) -> None:
+        """Append ids."""
+        raw = ids.astype(self.dtype).tobytes()
+        self.file.write(raw)
+        self.hash.update(raw)
+        self.length += len(ids)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self.file:
+            if kind is None:
+                about = {"format": FORMAT, "tokenizer": self.by.hash, "counts": self.counts, "sha256": BLANK.decode()}
+                header = {
+                    "__metadata__": {"malssi": json.dumps(about)},
+                    "ids": {
+                        "dtype": f"U{8 * self.dtype.itemsize}",
+                        "shape": [self.length],
+                        "data_offsets": [0, self.length * self.dtype.itemsize],
+                    },
+                }
+                raw = json.dumps(header).encode("utf-8").ljust(self.HEADER - 8)
+                self.file.seek(0)
+                self.file.write(struct.pack("<Q", len(raw)) + seal(raw, self.hash.digest()))
+                self.file.flush()
+                os.fsync(self.file.fileno())
 
 
-def save(path: Path, tokens: Tokens, by: Tokenizer) -> None:
-    """Write one side with the hash of the tokenizer that made it."""
-    counts = {"documents": tokens.documents, "characters": tokens.characters, "bytes": tokens.bytes}
-    # In one entry, since safetensors writes several in no fixed order, and the same input shall give the same bytes.
-    metadata = json.dumps({"format": FORMAT, "tokenizer": by.hash, "counts": counts})
-    save_file({"ids": tokens.ids}, path, metadata={"malssi": metadata})
-
-
-def load(place: Path, hashed: str) -> Prepared:
+def load(place: Path, by: Tokenizer, hashed: str) -> Prepared:
     """Open a prepared folder; raises ValueError where a file is damaged or another tokenizer's."""
-    by = tokenizer.load(place / "tokenizer.model")
-    return Prepared(
-        by, open_tokens(place / "train.safetensors", by), open_tokens(place / "validation.safetensors", by), hashed
-    )
+    train, validation = (open_tokens(place / f"{side}.safetensors", by) for side in ("train", "validation"))
+    return Prepared(by, train, validation, hashed)
 
 
 def open_tokens(path: Path, by: Tokenizer) -> Tokens:
     """Map one side from disk, so that memory does not grow with the text."""
+    verify(path)
     try:
         with safe_open(path, "np") as file:
             metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
@@ -155,7 +445,7 @@ def open_tokens(path: Path, by: Tokenizer) -> Tokens:
     except (SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if metadata.get("format") != FORMAT or metadata.get("tokenizer") != by.hash:
-        raise ValueError(f"{path} was not made with {path.parent / 'tokenizer.model'}")
+        raise ValueError(f"{path} was not made by this tokenizer")
     dtype = np.dtype(id_type(by.vocab_size)).newbyteorder("<")
     if kind != f"U{dtype.itemsize * 8}":
         raise ValueError(f"{path} holds ids as {kind}, where {by.vocab_size} pieces call for U{dtype.itemsize * 8}")

@@ -1,20 +1,27 @@
-"""From files to documents: find the files, decode them by a fixed order, part them into documents."""
+"""From files to documents: find the files, decode them by a fixed order, part them into documents, one at a time."""
 
 import codecs
 import glob
-import hashlib
+import gzip
+import io
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO, TextIO, cast
 
 from data.config import DataConfig
 
-SUFFIXES = (".txt", ".md")
-VALIDATION_SHARE = 0.05
+PLAIN, TABLES = (".txt", ".md"), (".jsonl", ".csv", ".tsv", ".parquet")
+SUFFIXES = (*PLAIN, *TABLES)  # and each of them with .gz behind it
 LEAST_DOCUMENTS = 20  # below this many, the text is cut into stretches, or the split would be a matter of luck
 STRETCH = 1000  # characters
+LONGEST = 1_000_000  # characters; a longer document is cut, so that memory does not grow with it
+BLOCK = 1_000_000  # characters read at once
 MARKS = [
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose little-endian mark is its beginning
@@ -22,6 +29,9 @@ MARKS = [
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 ]
+BYTE_ORDER_MARK = "\ufeff"
+# Before one of these, composing never reaches back: there a text can be cut and NFC taken of each part.
+APART = re.compile(r"[\n -~가-힣]")
 
 Say = Callable[[str], None]
 
@@ -34,89 +44,216 @@ def nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def read_documents(config: DataConfig, say: Say = lambda line: None) -> list[str]:
-    """Return every document of `config.path` in order, in NFC, with `say` told how each file was read.
+class Text:
+    """The documents of a config, in order and in NFC, read anew each time they are iterated and never held together."""
 
-    Raises ValueError or OSError in one line where a file is missing, empty of text, or not to be decoded.
-    """
-    files = find_files(config.path, say)
-    documents: list[str] = []
-    for file in files:
-        text, encoding = decode(file.read_bytes(), config.encoding, str(file))
-        if len(files) <= 10 or encoding != "utf-8":
-            say(f"{file}: read as {encoding}")
-        documents.extend(part(text, config.unit))
-        if config.limit and len(documents) >= config.limit:
-            documents = documents[: config.limit]
-            break
-    if len(files) > 10:
-        say(f"{len(files)} files read, as utf-8 where nothing else is said above")
-    if not documents:
-        raise ValueError(f"no text in {', '.join(config.path)}: the files are empty or hold only blank lines")
-    say(f"{len(documents):,} documents by unit '{config.unit}'{PARTED[config.unit]}")
-    return documents
+    def __init__(self, config: DataConfig, say: Say = lambda line: None, offline: bool = False) -> None:
+        """Find the files; `say` is told how each is read, the first time. offline: take data sets from the cache alone.
+
+        Raises ValueError or OSError in one line where a file is missing, empty of text, or not to be decoded; what
+        lies inside a file is met when it is read.
+        """
+        self.config, self.offline, self._say = config, offline, say
+        self.said: set[str] = set()
+        self.files = find_files(config.path, say) if config.path else []
+        self.encodings: dict[Path, str] = {}
+
+    def say(self, line: str) -> None:
+        """Say a line, but not again when the text is read again."""
+        if line not in self.said:
+            self.said.add(line)
+            self._say(line)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield document by document."""
+        config, count, long, self.left_out, self.marks = self.config, 0, 0, 0, 0
+        for document in islice((each for row in self.rows() for each in part(row, config.unit)), config.limit):
+            count += 1
+            long += len(document) >= LONGEST
+            yield document
+        if not count:
+            raise ValueError(f"no text in {config.where}: nothing there, or only blank lines and empty rows")
+        for number, what in (
+            (self.left_out, "rows without text, left out"),
+            (self.marks, "byte-order marks inside the text, left out"),
+            (long, f"stretches of {LONGEST:,} characters, cut at line ends from longer documents"),
+        ):
+            if number:
+                self.say(f"{what}: {number:,}")
+        self.say(f"{count:,} documents by unit '{config.unit}'{PARTED[config.unit]}")
+
+    def rows(self) -> Iterator[Iterable[str]]:
+        """Yield each file, or each row of a table, in blocks."""
+        if self.config.dataset:
+            from data.tables import dataset_rows
+
+            yield from self.cleaned(dataset_rows(self.config, self.say, self.offline), self.config.dataset)
+        for number, file in enumerate(self.files):
+            kind = kind_of(file)
+            if kind == ".parquet":
+                from data.tables import parquet_rows
+
+                yield from self.cleaned(parquet_rows(file, self.config.text_column, self.say), str(file))
+                continue
+            if file.suffix.lower() == ".json":
+                raise ValueError(f"{file}: .json holds no rows; make it .jsonl, or name its folder by --data.dataset")
+            if file not in self.encodings:
+                self.encodings[file] = find_encoding(partial(opened, file), self.config.encoding, str(file))
+            encoding = self.encodings[file]
+            if len(self.files) <= 10 or encoding != "utf-8":
+                self.say(f"{file}: read as {encoding.removesuffix('-sig')}")
+            elif number == 10:
+                self.say(f"{len(self.files)} files, read as utf-8 where nothing else is said")
+            blocks = (self.clean(block, str(file)) for block in decoded(file, encoding))
+            if kind in TABLES:
+                from data.tables import line_rows
+
+                yield from self.cleaned(line_rows(blocks, kind, self.config.text_column, file, self.say), str(file))
+            else:
+                yield blocks
+
+    def cleaned(self, rows: Iterable[str | None], where: str) -> Iterator[list[str]]:
+        """Yield the rows that hold text; those that do not are counted."""
+        for row in rows:
+            if row is None or not row.strip():
+                self.left_out += 1
+            else:
+                yield [self.clean(row.replace("\r\n", "\n").replace("\r", "\n"), where)]
+
+    def clean(self, text: str, where: str) -> str:
+        """Return `text` in NFC without byte-order marks; raise ValueError for what no text holds."""
+        if BYTE_ORDER_MARK in text:
+            self.marks += text.count(BYTE_ORDER_MARK)
+            text = text.replace(BYTE_ORDER_MARK, "")
+        if "\0" in text:
+            raise ValueError(f"{where} holds NUL characters, which no text does: mend it, or name its --data.encoding")
+        return nfc(text)
 
 
-def enough(documents: list[str], say: Say = lambda line: None) -> list[str]:
+class Stretches:
+    """Documents cut into stretches of about 1,000 characters, each time they are iterated."""
+
+    def __init__(self, documents: Iterable[str]) -> None:
+        self.documents = documents
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield stretch by stretch."""
+        return (stretch for document in self.documents for stretch in cut(document, STRETCH))
+
+
+def enough(documents: Iterable[str], say: Say = lambda line: None) -> Iterable[str]:
     """Return `documents`, or where they are fewer than 20 the stretches of about 1,000 characters they are cut into."""
-    if len(documents) >= LEAST_DOCUMENTS:
+    if sum(1 for _ in islice(documents, LEAST_DOCUMENTS)) >= LEAST_DOCUMENTS:
         return documents
-    stretches = [stretch for document in documents for stretch in cut(document)]
     say(
-        f"fewer than {LEAST_DOCUMENTS} documents: cut at line ends (overlong lines at spaces) into "
-        f"{len(stretches):,} stretches of about {STRETCH:,} characters"
+        f"fewer than {LEAST_DOCUMENTS} documents: cut at line ends (overlong lines at spaces) into stretches of about "
+        f"{STRETCH:,} characters"
     )
-    return stretches
+    return Stretches(documents)
 
 
 def find_files(paths: tuple[str, ...], say: Say = lambda line: None) -> list[Path]:
     """Return the text files that files, folders (searched whole) and globs name, each once, in order.
 
-    A folder's README.md tells of the texts and is none of them: left out, and said.
+    A folder's README.md tells of the texts and is none of them: left out, and said; hidden files, such as those that
+    macOS puts beside each file of an archive, are left out too.
     """
     found: dict[Path, None] = {}
     for path in paths:
         if os.path.isdir(path):
-            names = [name for name in sorted(Path(path).rglob("*")) if name.suffix.lower() in SUFFIXES]
+            names = [name for name in sorted(Path(path).rglob("*"), key=in_order) if kind_of(name) and name.is_file()]
+            names = [name for name in names if not any(part.startswith(".") for part in name.relative_to(path).parts)]
             for name in [name for name in names if name.name.lower() == "readme.md"]:
                 say(f"{name}: left out (name it by --data.path to read it)")
                 names.remove(name)
-            names = [name for name in names if name.is_file()]
             if not names:
-                raise ValueError(f"no {' or '.join(SUFFIXES)} file in the folder {path}")
-        elif os.path.exists(path):
+                raise ValueError(f"no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file in the folder {path}")
+        elif os.path.isfile(path):
             names = [Path(path)]
+        elif os.path.exists(path):
+            raise ValueError(f"{path} is neither a file nor a folder")
         else:
-            names = [Path(name) for name in sorted(glob.glob(path, recursive=True)) if os.path.isfile(name)]
+            names = sorted((Path(name) for name in glob.glob(path, recursive=True)), key=in_order)
+            names = [name for name in names if name.is_file()]
             if not names:
                 raise FileNotFoundError(f"no such file or folder: {path}")
         found.update(dict.fromkeys(names))
     return list(found)
 
 
-def decode(raw: bytes, encoding: str | None, name: str) -> tuple[str, str]:
-    """Return the text of `raw` with line ends as \\n and in NFC, and the encoding it was read in.
+def in_order(path: Path) -> tuple[str, ...]:
+    """Return what files are sorted by: the same on file systems that compose Hangul in names and those that do not."""
+    return tuple(nfc(part) for part in path.parts)
+
+
+def kind_of(path: Path) -> str:
+    """Return the suffix that tells what a file holds, .gz taken off; empty where it is none of ours."""
+    name = path.name.lower().removesuffix(".gz")
+    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file to read its bytes, unpacked."""
+    return cast(BinaryIO, gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb"))
+
+
+def find_encoding(open_it: Callable[[], BinaryIO], asked: str | None, name: str) -> str:
+    """Return the encoding that all of a file is valid in; raises ValueError that names the file where there is none.
 
     A fixed order, since short Korean bytes fool every detector: the encoding asked for, else a byte-order
     mark, else strict UTF-8, else strict CP949 (the code page of Korean Windows, a superset of EUC-KR).
     """
-    if encoding:
-        trials = [encoding]
-    else:
-        marked = [codec for mark, codec in MARKS if raw.startswith(mark)]
-        trials = marked[:1] or ["utf-8", "cp949"]
+    trials = [asked] if asked else []
+    if not trials:
+        with told(name), open_it() as file:
+            start = file.read(4)
+        trials = [codec for mark, codec in MARKS if start.startswith(mark)][:1] or ["utf-8", "cp949"]
     for trial in trials:
         try:
-            text = raw.decode(trial)
+            with told(name), io.TextIOWrapper(open_it(), encoding=trial) as file:
+                zeros = any("\0" in block for block in pieces(file))
         except LookupError:
             raise ValueError(f"unknown encoding '{trial}' for --data.encoding") from None
-        except (UnicodeDecodeError, UnicodeError):
+        except UnicodeError:
             continue
-        text = text.removeprefix("\ufeff")
-        if "\0" in text:
+        if zeros:
             raise ValueError(f"{name} holds NUL characters, so it is no {trial} text: name it by --data.encoding")
-        return nfc(text.replace("\r\n", "\n").replace("\r", "\n")), trial.removesuffix("-sig")
-    raise ValueError(f"{name} is not valid {' or '.join(trials)}: name its encoding by --data.encoding")
+        return trial
+    tried = " or ".join(trial.removesuffix("-sig") for trial in trials)
+    raise ValueError(f"{name} is not valid {tried}: name its encoding by --data.encoding")
+
+
+def decoded(path: Path, encoding: str) -> Iterator[str]:
+    """Yield the text of a file in blocks, line ends as \\n, cut where NFC of each block is NFC of the whole."""
+    rest = ""
+    with told(str(path)), io.TextIOWrapper(opened(path), encoding=encoding) as file:
+        for block in pieces(file):
+            rest += block
+            border = next((at for at in range(len(rest) - 1, 0, -1) if APART.match(rest, at)), 0)
+            if border:
+                yield rest[:border]
+                rest = rest[border:]
+    if rest:
+        yield rest
+
+
+def pieces(file: TextIO) -> Iterator[str]:
+    """Yield what a text file holds, a block at a time."""
+    return iter(lambda: file.read(BLOCK), "")
+
+
+class told:
+    """Lets a damaged archive name itself in one line."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
+            raise ValueError(f"{self.name} is damaged: {error}") from None
 
 
 PARTED = {
@@ -124,62 +261,49 @@ PARTED = {
     "line": ", blank lines left out",
     "file": ", blank lines kept",
 }
+BETWEEN = {"document": re.compile(r"\n(?:[ \t]*\n)+"), "line": re.compile(r"\n"), "file": re.compile(r"(?!)")}
 
 
-def part(text: str, unit: str) -> Iterator[str]:
-    """Yield the documents of one file; the line end that closes each belongs to none of them."""
-    if unit == "file":
-        parts = [text.removesuffix("\n")]
-    elif unit == "line":
-        parts = text.split("\n")
-    else:
-        parts = re.split(r"\n(?:[ \t]*\n)+", text.strip("\n"))
-    yield from (part for part in parts if part.strip())
+def part(blocks: Iterable[str], unit: str) -> Iterator[str]:
+    """Yield the documents of one file, or of one row; the line end that closes each belongs to none of them."""
+    return (document for document in parted(blocks, unit) if document.strip())
 
 
-def cut(document: str) -> Iterator[str]:
-    """Yield `document` in stretches of about 1,000 characters that end where a line ends.
+def parted(blocks: Iterable[str], unit: str) -> Iterator[str]:
+    """Yield what lies between the borders of the unit, blank or not."""
+    rest = ""
+    for block in blocks:
+        rest += block
+        if unit == "document":
+            rest = rest.lstrip("\n")
+        settled = len(rest.rstrip(" \t\n"))  # a blank line may not have ended yet
+        *whole, last = BETWEEN[unit].split(rest[:settled])
+        yield from whole
+        if len(last) > 2 * LONGEST:
+            *whole, last = cut(last, LONGEST)
+            yield from whole
+        rest = last + rest[settled:]
+    rest = rest.removesuffix("\n") if unit == "file" else rest.rstrip("\n")
+    yield from BETWEEN[unit].split(rest)
 
-    A line over twice that is itself cut, at spaces where it has some; the line end or space at a cut is left out.
+
+def cut(document: str, size: int) -> Iterator[str]:
+    """Yield `document` in stretches that end with the first line after `size` characters.
+
+    Where none ends within twice that, a stretch ends at a space, or where there is none, just there. The line end or
+    space at a cut is left out, blank stretches too.
     """
-    stretch = ""
-    for line in document.split("\n"):
-        while len(line) > 2 * STRETCH:
-            space = line.find(" ", STRETCH, 2 * STRETCH)
-            if stretch.strip():
-                yield stretch
-                stretch = ""
-            yield line[: space if space > 0 else STRETCH]
-            line = line[space + 1 if space > 0 else STRETCH :]
-        stretch = f"{stretch}\n{line}" if stretch else line
-        if len(stretch) >= STRETCH:
+    start = 0
+    while len(document) - start > size:
+        end = document.find("\n", start + size, start + 2 * size)
+        if end < 0:
+            end = document.find(" ", start + size, start + 2 * size)
+        if end < 0 and len(document) - start <= 2 * size:
+            break
+        between = end >= 0
+        stretch = document[start : end if between else start + size]
+        start += len(stretch) + between
+        if stretch.strip():
             yield stretch
-            stretch = ""
-    if stretch.strip():
-        yield stretch
-
-
-def position_by_content(document: str) -> float:
-    """Return a number in [0, 1) that the text of `document` alone decides, so that it never changes sides."""
-    return int.from_bytes(hashlib.sha256(document.encode("utf-8")).digest()[:8], "big") / 2**64
-
-
-def split(documents: list[str]) -> tuple[list[str], list[str]]:
-    """Part documents into a training and a validation side by content hash, 5 % validation.
-
-    A text so small that none falls on the validation side gives it the one with the lowest hash.
-    """
-    positions = [position_by_content(document) for document in documents]
-    border = max(VALIDATION_SHARE, min(positions) + 1e-12)
-    train = [document for document, position in zip(documents, positions, strict=True) if position >= border]
-    validation = [document for document, position in zip(documents, positions, strict=True) if position < border]
-    return train, validation
-
-
-def text_hash(documents: list[str]) -> str:
-    """Return the SHA-256 of the documents in order, by which a run knows its text again."""
-    digest = hashlib.sha256()
-    for document in documents:
-        encoded = document.encode("utf-8")
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest.hexdigest()
+    if document[start:].strip():
+        yield document[start:]

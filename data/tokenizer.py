@@ -12,10 +12,11 @@ from pathlib import Path
 import sentencepiece
 
 from data.config import TokenizerConfig
-from data.read import Say, nfc, position_by_content
+from data.read import Say, nfc
 
 UNKNOWN, MARK = 0, 1  # ids; byte fallback leaves nothing unknown, SentencePiece wants the piece all the same
-SAMPLE_BYTES = 20_000_000
+SAMPLE_BYTES = 20_000_000  # of a text, at most, that a tokenizer is trained on
+LONG = 10_000  # characters
 CHUNK = 1000  # characters; SentencePiece leaves out lines over 4,192 bytes, and four bytes are the longest character
 RESERVED = re.compile("[\0\t\n\u2581\u2585]")  # SentencePiece gives these a meaning of its own: never inside a piece
 TINY, HUGE = 10, 10**7  # vocabularies that no text allows, asked for to be told the bounds
@@ -62,7 +63,8 @@ class Tokenizer:
         for index, part in enumerate(spaced(valid(nfc(text))).split(SPACE)):
             if index:
                 ids.extend(self._byte_ids(SPACE.encode("utf-8")))
-            ids.extend(self._processor.encode(part))
+            for stretch in lines(part):
+                ids.extend(self._processor.encode(stretch))
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -131,6 +133,19 @@ def spaced(text: str) -> str:
     return re.sub(r"(?:(?<=\n)|\A)(?=[^\n])", " ", text)
 
 
+def lines(text: str) -> Iterator[str]:
+    """Yield a text whole, or where it is long in stretches that begin with a line end.
+
+    SentencePiece needs much memory for each character it is given at once, and none of our pieces reaches over a line
+    end.
+    """
+    start = 0
+    while len(text) - start > LONG and (end := text.find("\n", start + LONG)) > 0:
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
 def valid(text: str) -> str:
     """Return `text`; raise ValueError where it holds a lone surrogate."""
     try:
@@ -143,18 +158,21 @@ def valid(text: str) -> str:
     return text
 
 
-def train(documents: list[str], config: TokenizerConfig, say: Say = lambda line: None) -> Tokenizer:
+def train(
+    documents: list[str], config: TokenizerConfig, say: Say = lambda line: None, given: int | None = None
+) -> Tokenizer:
     """Train a tokenizer on `documents`; the same documents and settings give the same model bytes.
 
-    A vocabulary that the text cannot fill, or too small for its characters, is settled at the nearest possible
-    size, and `say` is told both bounds. Raises ValueError where no tokenizer can be made of the text.
+    given: bytes of the text that `documents` are a sample of, to be told. A vocabulary that the text cannot fill, or
+    too small for its characters, is settled at the nearest possible size, and `say` is told both bounds. Raises
+    ValueError where no tokenizer can be made of the text.
     """
-    documents, taken, given = sample(documents)
+    taken = sum(len(document.encode("utf-8")) for document in documents)
     if config.coverage is None:
         config = replace(config, coverage=coverage(documents, config.vocab_size))
     say(
-        f"tokenizer: {config.kind}, trained on {taken:,} of {given:,} bytes; {config.coverage:.3%} of the characters "
-        "by pieces, the rest by bytes"
+        f"tokenizer: {config.kind}, trained on {taken:,} of {given or taken:,} bytes; "
+        f"{config.coverage:.3%} of the characters by pieces, the rest by bytes"
     )
     model, bound = attempt(documents, config, max(config.vocab_size, TINY))
     if model is None:
@@ -212,18 +230,6 @@ def attempt(documents: list[str], config: TokenizerConfig, vocab_size: int) -> t
             raise ValueError("SentencePiece found nothing in this text to make pieces of") from error
         return None, int(bound[1])
     return buffer.getvalue(), vocab_size
-
-
-def sample(documents: list[str]) -> tuple[list[str], int, int]:
-    """Return the documents to train on, at most 20 MB of them, with the bytes taken and the bytes there are."""
-    sizes = [len(document.encode("utf-8")) for document in documents]
-    given = sum(sizes)
-    if given <= SAMPLE_BYTES:
-        return documents, given, given
-    share = SAMPLE_BYTES / given
-    # The hash that divides training from validation again, turned, so that the choice is even within one side.
-    chosen = [document for document in documents if position_by_content("sample" + document) < share]
-    return chosen, sum(len(document.encode("utf-8")) for document in chosen), given
 
 
 def chunks(documents: list[str]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 AtLeastOne = Annotated[int, Ge(1)]
 
@@ -17,7 +17,7 @@ class ModelConfig:
     layers: Annotated[AtLeastOne, "blocks, one after the other"] = 4
     heads: Annotated[AtLeastOne, "attention heads in each block"] = 4
     width: Annotated[AtLeastOne, "size of the vector at each position"] = 192
-    context: Annotated[AtLeastOne, "longest look-back, in pieces"] = 128
+    context: Annotated[AtLeastOne, Le(2**16), "longest look-back, in pieces"] = 128
     dropout: Annotated[float, Ge(0), Lt(1), "share of values set to zero while training"] = 0.0
     position: Annotated[
         Literal["learned", "rotary", "sinusoidal", "none"], "how the model is told the order of pieces"

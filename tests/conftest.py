@@ -15,8 +15,10 @@ import torch
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
+from data.prepare import survey
 from model.config import ModelConfig
 from model.gpt import GPT
+from training.config import sealed
 from training.door import run_door
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -70,6 +72,12 @@ def sentences(count: int) -> list[str]:
     return [every[index * 13 % len(every)] for index in range(count)]
 
 
+def split(documents: list[str]) -> tuple[list[str], list[str]]:
+    """The training and the validation side of documents."""
+    found = survey(documents)
+    return list(found.side(documents, validation=False)), list(found.side(documents, validation=True))
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> tokenizers.Tokenizer:
     return tokenizers.train(sentences(200), TokenizerConfig(vocab_size=400))
@@ -88,6 +96,14 @@ SMALL = (
     "--model.layers 1 --model.heads 2 --model.width 16 --model.context 16 --tokenizer.vocab_size 330 --device cpu "
     "--precision fp32 --compile off --train.batch_size 4 --train.snapshots 0 --train.sample_every_steps 0"
 ).split()
+
+
+def edit_config(run: Path, old: str, new: str) -> None:
+    """Put `new` for `old` in the config of a run, its checksum renewed."""
+    path = run / "config.yaml"
+    text = path.read_text(encoding="utf-8").split("\n", 1)[1]
+    assert old in text
+    path.write_bytes(sealed(text.replace(old, new)))
 
 
 @dataclass

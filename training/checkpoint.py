@@ -1,27 +1,31 @@
 """A run's files: each replaced whole, none ever unpickled."""
 
+import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import safetensors.torch
 import torch
+from annotated_types import Ge, Le
 from filelock import AcquireReturnProxy, FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim import Optimizer
 
 from data import tokenizer
+from data.files import BLANK, replace_file, seal, verify
 from data.tokenizer import Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
-from training.config import Config, read_config
+from training.config import AtLeastZero, Config, explain, read_config
 
-FORMAT = "malssi-run/1"
+FORMAT = "malssi-run/2"
 RUNS = Path("runs")
 
 
@@ -29,33 +33,29 @@ RUNS = Path("runs")
 class Progress:
     """What is known of a run beside its numbers: saved as JSON in the metadata of its files."""
 
-    step: int
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    step: AtLeastZero
     text: str  # hash of the documents
     tokenizer: str  # hash of tokenizer.model
-    epoch: int = 0
-    used: int = 0  # windows of this epoch already taken
+    epoch: AtLeastZero = 0
+    used: AtLeastZero = 0  # windows of this epoch already taken
     seconds: float = 0.0
-    threads: int = 1
-    precision: str | None = None  # of the matrix products: fp32, bf16 or fp16
+    threads: Annotated[int, Ge(1), Le(1024)] = 1
+    precision: Literal["fp32", "bf16", "fp16"] | None = None  # of the matrix products
     finished: bool = False
     best: float = math.inf  # validation bits per character of the best weights so far, those of model.safetensors
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` under another name, and give it the right one only when it lies safely on the disk."""
-    draft = path.with_name(path.name + ".new")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
 def save(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
-    """Save `tensors` and `progress` as safetensors, replacing the file whole."""
+    """Save `tensors` and `progress` as safetensors with a checksum of all of it, replacing the file whole."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = json.dumps({"format": FORMAT, **asdict(progress)})  # one entry: several come in no fixed order
-    replace_file(path, safetensors.torch.save(tensors, {"malssi": metadata}))
+    # One entry, since several come in no fixed order.
+    metadata = json.dumps({"format": FORMAT, **asdict(progress), "sha256": BLANK.decode("ascii")})
+    content = memoryview(safetensors.torch.save(tensors, {"malssi": metadata}))
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = seal(bytes(content[8:end]), hashlib.sha256(content[end:]).digest())
+    replace_file(path, content[:8], header, content[end:])
 
 
 def load(path: Path, tensors: bool = True) -> tuple[dict[str, Tensor], Progress]:
@@ -65,15 +65,19 @@ def load(path: Path, tensors: bool = True) -> tuple[dict[str, Tensor], Progress]
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, so the run cannot be used")
+    verify(path)
     try:
         with safe_open(path, "pt", device="cpu") as file:
             metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
             if (found := metadata.pop("format", None)) != FORMAT:
                 raise ValueError(f"{path} is of format {found!r}, not {FORMAT!r}")
-            names = file.keys() if tensors else []
-            return {name: file.get_tensor(name) for name in names}, Progress(**metadata)
-    except (SafetensorError, json.JSONDecodeError, AttributeError, TypeError) as error:
+            metadata.pop("sha256")
+            progress = TypeAdapter(Progress).validate_python(metadata)
+            return {name: file.get_tensor(name) for name in (file.keys() if tensors else [])}, progress
+    except (SafetensorError, json.JSONDecodeError, RecursionError, AttributeError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
+    except ValidationError as error:
+        raise ValueError(f"{path} is damaged: {'; '.join(explain(fault) for fault in error.errors())}") from None
 
 
 def state_tensors(model: GPT, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> dict[str, Tensor]:
@@ -97,12 +101,19 @@ def restore(
     load_weights(
         model, {name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")}, path
     )
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        if match := re.fullmatch(r"optimizer\.(\d+)\.(\w+)", name):
-            state.setdefault(int(match[1]), {})[match[2]] = tensor
+        if match := re.fullmatch(r"optimizer\.(\d{1,9})\.(\w+)", name):
+            index = int(match[1])
+            if index >= len(parameters) or tensor.dim() and tensor.shape != parameters[index].shape:
+                raise ValueError(f"{path} does not fit the model that config.yaml beside it describes: {name}")
+            state.setdefault(index, {})[match[2]] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    torch.set_rng_state(tensors["generator.cpu"])
+    try:
+        torch.set_rng_state(tensors["generator.cpu"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: no state of the random generator ({error})") from None
     device = model.token.weight.device
     if device.type == "cuda" and "generator.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["generator.cuda"], device)
@@ -160,13 +171,37 @@ def build(config: ModelConfig, vocab_size: int) -> GPT:
 
 
 def open_parts(folder: Path) -> tuple[Config, Tokenizer]:
-    """Return the settings and the tokenizer of a run. Raises ValueError or OSError in one line."""
+    """Return the settings and the tokenizer of a run. Raises ValueError or OSError in one line.
+
+    Nothing of a run is trusted: a link could lead out of it, a large number could ask for memory that its weights do
+    not need.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"no run in {folder}: there is no such folder")
     for name in ("config.yaml", "tokenizer.model"):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"no run in {folder}: {name} is missing")
-    return read_config(folder / "config.yaml"), tokenizer.load(folder / "tokenizer.model")
+    for path in (folder, *folder.iterdir(), *(folder / "snapshots").glob("*")):
+        if path is not folder and path.is_symlink():
+            raise ValueError(f"{path} is a link; a run holds its own files: put the file itself in its place")
+    config, by = read_config(folder / "config.yaml", check=True), tokenizer.load(folder / "tokenizer.model")
+    for name in ("model.safetensors", "state.safetensors"):
+        if (folder / name).is_file():
+            check_shape(folder / name, config.model, by.vocab_size)
+    return config, by
+
+
+def check_shape(path: Path, config: ModelConfig, vocab_size: int) -> None:
+    """Raise ValueError where the weights in `path` are not of this shape, before memory is taken for a model of it."""
+    try:
+        with safe_open(path, "pt") as file:
+            names = sorted(file.keys())
+            shapes = {name.removeprefix("model."): tuple(file.get_slice(name).get_shape()) for name in names}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    layers = sum(name.endswith(".attention.qkv.weight") for name in shapes)
+    if shapes.get("token.weight") != (vocab_size, config.width) or layers != config.layers:
+        raise ValueError(f"{path} does not fit the model that config.yaml and tokenizer.model beside it describe")
 
 
 def check_tokenizer(folder: Path, by: Tokenizer, progress: Progress, name: str) -> None:

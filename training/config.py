@@ -1,6 +1,7 @@
 """What can be set: read from a YAML file, overridden on the command line, checked, and kept beside the weights."""
 
 import argparse
+import hashlib
 import os
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from model.config import ModelConfig
 PROJECT = Path(__file__).resolve().parent.parent
 AtLeastOne = Annotated[int, Ge(1)]
 AtLeastZero = Annotated[int, Ge(0)]
+LONGEST = 100_000  # bytes of a config file
+SEAL = b"# sha256 of what follows: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ class Config:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: DataConfig = field(default_factory=lambda: DataConfig(path=("data/corpus",)))
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     train: TrainConfig
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], "where to compute"] = "auto"
@@ -78,7 +81,18 @@ class Config:
 
 
 # What may be given beside --resume; the text may have moved, since it is known by its hash.
-MAY_CHANGE = {"train.steps", "train.minutes", "train.log_every_steps", "device", "compile", "wandb", "data.path"}
+MAY_CHANGE = {
+    "train.steps", "train.minutes", "train.log_every_steps", "device", "compile", "wandb", "data.path", "data.dataset"
+}  # fmt: skip
+
+
+# Settings that stand in place of others.
+INSTEAD = (
+    ("train", "steps", ("minutes",)),
+    ("train", "minutes", ("steps",)),
+    ("data", "path", ("dataset", "subset", "split", "revision", "streaming")),
+    ("data", "dataset", ("path", "subset", "split", "revision")),
+)
 
 
 def settings() -> dict[str, Any]:
@@ -129,17 +143,40 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
         found["data.path"] = tuple(os.path.abspath(path) for path in found["data.path"])
     if "tokenizer.path" in found:
         found["tokenizer.path"] = os.path.abspath(found["tokenizer.path"])
+    if os.path.isdir(found.get("data.dataset") or ""):  # else a name on the Hub
+        found["data.dataset"] = os.path.abspath(found["data.dataset"])
     return found
 
 
-def read_config(path: Path, overrides: dict[str, Any] | None = None) -> Config:
+class Plain(yaml.SafeLoader):
+    """YAML without references, by which a short file can stand for one beyond any memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse a reference."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("references (*name) are not read")
+        return super().compose_node(parent, index)
+
+
+def read_config(path: Path, overrides: dict[str, Any] | None = None, check: bool = False) -> Config:
     """Read a config file, with `overrides` by dotted name put over it; its own paths count from the project.
 
+    check: hold the file to the checksum in its first line, where it has one.
     Raises ValueError or OSError in one line that names the file and every setting that is wrong.
     """
+    with path.open("rb") as file:
+        raw = file.read(LONGEST + 1)
+    if len(raw) > LONGEST:
+        raise ValueError(f"{path} is no config: it is longer than {LONGEST:,} bytes")
+    first, _, rest = raw.partition(b"\n")
+    if check and first.startswith(SEAL) and first != SEAL + hashlib.sha256(rest).hexdigest().encode("ascii"):
+        raise ValueError(
+            f"{path} is damaged, or was changed by hand: its checksum does not match; without its first line it is "
+            "taken as it is"
+        )
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        tree = yaml.load(raw.decode("utf-8-sig"), Plain) or {}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no YAML in UTF-8: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict) or not all(isinstance(part, (dict, str, bool, type(None))) for part in tree.values()):
         raise ValueError(f"{path} must hold sections such as 'model:' with settings in them")
@@ -148,9 +185,11 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None) -> Config:
     for name in ("compile", "wandb"):  # YAML reads a bare on or off as true or false
         if isinstance(tree.get(name), bool):
             tree[name] = "on" if tree[name] else "off"
-    for name, other in (("steps", "minutes"), ("minutes", "steps")):
-        if f"train.{name}" in overrides and isinstance(tree.get("train"), dict):
-            tree["train"].pop(other, None)  # the command line silences the file's
+    for section, name, others in INSTEAD:
+        there = tree.get(section)
+        if isinstance(there, dict) and overrides.get(f"{section}.{name}", there.get(name)) != there.get(name):
+            for other in others:
+                there.pop(other, None)  # the command line silences the file's
     for name, value in overrides.items():
         section, _, setting = name.rpartition(".")
         if section:
@@ -185,6 +224,12 @@ def as_yaml(config: Config) -> str:
     tree["data"]["path"] = [portable(path) for path in config.data.path]
     tree["tokenizer"]["path"] = config.tokenizer.path and portable(config.tokenizer.path)
     return yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
+
+
+def sealed(text: str) -> bytes:
+    """Return the YAML of a config as it lies in the folder of a run: its checksum in a line before it."""
+    raw = text.encode("utf-8")
+    return SEAL + hashlib.sha256(raw).hexdigest().encode("ascii") + b"\n" + raw
 
 
 def portable(path: str) -> str:

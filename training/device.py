@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -84,8 +85,9 @@ def product_rate(dtype: torch.dtype, size: int = 512) -> float:
     return 2 * size**3 / min(seconds)
 
 
+Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
+NAMES: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def choose_precision(

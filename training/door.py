@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from data.files import FULL
+
 DONE, FAULT, INTERRUPTED = 0, 1, 130
 
 
@@ -63,6 +65,9 @@ def run_door(main: Callable[[list[str] | None], int], arguments: list[str] | Non
 
 def describe(error: Exception) -> str:
     """Return the message of `error` in one line."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = f" that holds {error.filename}" if error.filename else ""
+        return f"the disk{where} is full: free some space and go on; what was saved before is as it was"
     if isinstance(error, OSError) and error.strerror:
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror}"

@@ -1,6 +1,7 @@
 """Bits per character: what a model makes of documents, in a figure that any tokenizer can be compared by."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def as_tensors(inputs: np.ndarray, targets: np.ndarray, device: torch.device) ->
     return one, other
 
 
-def copied_share(samples: list[str], documents: list[str], length: int = 30) -> float:
+def copied_share(samples: list[str], documents: Iterable[str], length: int = 30) -> float:
     """Return the share of the `length`-character stretches of `samples` that stand word for word in `documents`."""
     wanted = [stretch for text in samples for stretch in stretches(text, length)]
     if not wanted:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from training.checkpoint import replace_file
+from data.files import naming, replace_file
 
 
 def say(line: str) -> None:
@@ -56,19 +56,21 @@ class Log:
         """Write down the figure of one evaluation, and renew the curve."""
         say(f"step {step} · validation {bits_per_character:.4f} bits/character")
         self._write({"step": step, "validation_bits_per_character": bits_per_character})
-        self._metrics.flush()
+        self.flush()
         draw_curve(self.folder)
 
     def sample(self, step: int, text: str) -> None:
         """Show and keep a text that the model wrote."""
         say(f"step {step} writes: {' '.join(text.split())}")
-        self._samples.write(f"=== step {step}\n{text}\n\n")
+        with naming(Path(self._samples.name)):
+            self._samples.write(f"=== step {step}\n{text}\n\n")
 
     def flush(self) -> None:
         """Put what was written on the disk, before a checkpoint that counts on it."""
         for file in (self._metrics, self._samples):
-            file.flush()
-            os.fsync(file.fileno())
+            with naming(Path(file.name)):
+                file.flush()
+                os.fsync(file.fileno())
 
     def close(self) -> None:
         """Close everything."""
@@ -81,7 +83,8 @@ class Log:
             tolerate(self._wandb.finish)
 
     def _write(self, values: dict[str, Any]) -> None:
-        self._metrics.write(json.dumps(values) + "\n")
+        with naming(Path(self._metrics.name)):
+            self._metrics.write(json.dumps(values) + "\n")
         if self._wandb is not None:
             tolerate(
                 lambda: self._wandb.log({name: values[name] for name in values if name != "step"}, step=values["step"])
@@ -102,7 +105,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 values = json.loads(line)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 continue
             if isinstance(values, dict) and isinstance(values.get("step"), int):
                 lines.append(values)
@@ -135,7 +138,7 @@ def draw_curve(folder: Path) -> None:
         ("bits_per_character", "training (one batch)", {"linewidth": 0.8, "alpha": 0.6}),
         ("validation_bits_per_character", "validation", {"marker": "o", "markersize": 3}),
     ):
-        points = [(line["step"], line[name]) for line in lines if name in line]
+        points = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), (int, float))]
         axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
     axes.set(xlabel="step", ylabel="bits per character", title=folder.name if folder.name.isascii() else None)
     axes.grid(alpha=0.3)

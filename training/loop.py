@@ -132,6 +132,7 @@ class Trainer:
             Place(progress.epoch, progress.used),
         )
         _, best = checkpoint.load(self.folder / "model.safetensors", tensors=False)
+        checkpoint.check_tokenizer(self.folder, self.prepared.tokenizer, best, "model.safetensors")
         self.best, self.best_step = best.best, best.step
         for snapshot in (self.folder / "snapshots").glob("step-*.safetensors"):
             if int(snapshot.stem.removeprefix("step-")) > self.step:

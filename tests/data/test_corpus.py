@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 
 from data.config import DataConfig
-from data.read import nfc, part, read_documents, split
-from tests.conftest import PROJECT
+from data.read import Text, nfc, part
+from tests.conftest import PROJECT, split
 
 FOLDER = PROJECT / "data" / "corpus"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -23,7 +23,7 @@ KEPT_FOR_LOOKING = [
 
 @pytest.fixture(scope="module")
 def documents():
-    return read_documents(DataConfig(path=(str(FOLDER),)))
+    return list(Text(DataConfig(path=(str(FOLDER),))))
 
 
 def test_files_are_plain():
@@ -40,7 +40,7 @@ def test_counts_by_genre(documents):
             table[match[1]] = (int(match[2]), int(match[3]), int(match[4].replace(",", "")))
     counted = defaultdict(lambda: [0, 0, 0])
     for file in FILES:
-        texts = list(part(file.read_text(encoding="utf-8"), "document"))
+        texts = list(part([file.read_text(encoding="utf-8")], "document"))
         for at, number in enumerate((1, len(texts), sum(map(len, texts)))):
             counted[file.name.split("-")[0]][at] += number
     assert table == {genre: tuple(numbers) for genre, numbers in counted.items()}

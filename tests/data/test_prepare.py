@@ -1,14 +1,18 @@
 """Prepared tokens are the text, know their tokenizer, and are the same bytes for the same input."""
 
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
-from data.prepare import MARK, encode, id_type, open_tokens, prepare, save
-from data.read import split
-from tests.conftest import sentences
+from data.prepare import MARK, TokenFile, digest, encode, id_type, open_tokens, position, prepare, survey
+from tests.conftest import sentences, split
 
 CONFIG = TokenizerConfig(vocab_size=330)
 
@@ -35,17 +39,23 @@ def test_the_tokenizer_learns_from_the_training_side_alone(tmp_path):
     assert ready.tokenizer.model == tokenizers.train(split(documents)[0], CONFIG).model
 
 
+def files(folder):
+    """Return what lies in `folder`, by name, locks left out."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.suffix in KEPT}
+
+
+KEPT = (".model", ".safetensors")
+
+
 def test_the_same_input_gives_the_same_bytes_and_other_input_another_folder(tmp_path):
     documents = sentences(300)
     for place in ("one", "two"):
         prepare(documents, CONFIG, 10_000, folder=tmp_path / place)
-    (one,), (two,) = (list((tmp_path / place).iterdir()) for place in ("one", "two"))
-    assert one.name == two.name
-    for file in ("tokenizer.model", "train.safetensors", "validation.safetensors"):
-        assert (one / file).read_bytes() == (two / file).read_bytes()
+    one, two = (files(tmp_path / place) for place in ("one", "two"))
+    assert one == two and len(one) == 3  # the tokenizer and both sides
     prepare(documents[1:], CONFIG, 10_000, folder=tmp_path / "one")
     prepare(documents, TokenizerConfig(vocab_size=331), 10_000, folder=tmp_path / "one")
-    assert len(list((tmp_path / "one").iterdir())) == 3
+    assert len(files(tmp_path / "one")) == 3 * 3
 
 
 def test_what_is_prepared_is_used_again_and_what_is_damaged_is_not(tmp_path):
@@ -53,12 +63,20 @@ def test_what_is_prepared_is_used_again_and_what_is_damaged_is_not(tmp_path):
     ready = prepare(documents, CONFIG, 10_000, folder=tmp_path)
     prepare(documents, CONFIG, 10_000, said.append, folder=tmp_path)
     assert len(said) == 1 and "prepared before" in said[0]
-    (place,) = tmp_path.iterdir()
     expected = np.array(ready.train.ids)
-    (place / "train.safetensors").write_bytes((place / "train.safetensors").read_bytes()[:100])
-    again = prepare(documents, CONFIG, 10_000, said.append, folder=tmp_path)
-    assert any("is damaged: made anew" in line for line in said)
-    assert np.array_equal(again.train.ids, expected)
+    (place,) = tmp_path.glob("*/train.safetensors")
+    whole = place.read_bytes()
+    for damaged in (whole[:100], whole[:-2], whole[:-7] + b"\xff" + whole[-6:], whole[:9] + b"X" + whole[10:], b""):
+        said.clear()
+        place.write_bytes(damaged)
+        again = prepare(documents, CONFIG, 10_000, said.append, folder=tmp_path)
+        assert any("is damaged: made anew" in line for line in said)
+        assert np.array_equal(again.train.ids, expected) and place.read_bytes() == whole
+    (model,) = tmp_path.glob("*.model")
+    whole = model.read_bytes()
+    model.write_bytes(whole[:2000] + b"\xff" + whole[2001:])  # a tokenizer that is not the one of its name
+    prepare(documents, CONFIG, 10_000, said.append, folder=tmp_path)
+    assert model.read_bytes() == whole
 
 
 def test_evaluation_in_training_takes_whole_documents_by_hash(tmp_path):
@@ -81,18 +99,124 @@ def test_the_width_of_ids_follows_the_vocabulary(tmp_path, tokenizer):
     assert load_file(tmp_path / "wide.safetensors")["ids"].tolist() == [0, 65535, 65536, 69999]
 
 
-def test_another_width_or_tokenizer_is_refused(tmp_path, tokenizer):
-    (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
+def write(path, by, ids, documents=1):
+    with TokenFile(path, by) as file:
+        file.add(ids, documents, 10, 20)
+    return path
+
+
+def test_a_token_file_is_safetensors_and_another_tokenizer_or_width_is_refused(tmp_path, tokenizer):
     tokens = encode(sentences(5), tokenizer)
-    save(tmp_path / "right.safetensors", tokens, tokenizer)
-    assert np.array_equal(open_tokens(tmp_path / "right.safetensors", tokenizer).ids, tokens.ids)
+    path = write(tmp_path / "right.safetensors", tokenizer, tokens.ids[1:], 5)
+    assert np.array_equal(load_file(path)["ids"], tokens.ids)
+    opened = open_tokens(path, tokenizer)
+    assert np.array_equal(opened.ids, tokens.ids) and opened.documents == 5
 
     other = tokenizers.train(sentences(100), TokenizerConfig(vocab_size=340))
-    with pytest.raises(ValueError, match="was not made with .*tokenizer.model"):
-        open_tokens(tmp_path / "right.safetensors", other)
+    with pytest.raises(ValueError, match="was not made by this tokenizer"):
+        open_tokens(path, other)
 
-    import dataclasses
-
-    save(tmp_path / "wide.safetensors", dataclasses.replace(tokens, ids=tokens.ids.astype(np.uint32)), tokenizer)
+    large = SimpleNamespace(hash=tokenizer.hash, vocab_size=70_000)
+    wide = write(tmp_path / "wide.safetensors", large, np.array([65_536, 69_999]))
+    assert load_file(wide)["ids"].tolist() == [MARK, 65_536, 69_999]
     with pytest.raises(ValueError, match="holds ids as U32"):
-        open_tokens(tmp_path / "wide.safetensors", tokenizer)
+        open_tokens(wide, tokenizer)
+
+
+def test_several_processes_give_the_same_bytes_as_one(tmp_path, monkeypatch):
+    documents = [f"{sentence} {number}" for number, sentence in enumerate(sentences(500) * 6)]
+    prepare(documents, CONFIG, 5_000, folder=tmp_path / "one")
+    monkeypatch.setattr("data.prepare.ALONE", 0)
+    monkeypatch.setattr("data.prepare.BLOCK", 700)
+    monkeypatch.setattr("data.prepare.cores", lambda: 3)
+    prepare(documents, CONFIG, 5_000, folder=tmp_path / "three")
+    assert files(tmp_path / "one") == files(tmp_path / "three")
+
+
+def test_the_sample_stays_within_its_bounds_whatever_the_order(monkeypatch):
+    documents = [f"{sentence} {number}" for number, sentence in enumerate(sentences(500) * 4)]
+    monkeypatch.setattr("data.prepare.SAMPLE_BYTES", 20_000)
+    found = survey(documents)
+    assert 10_000 < sum(len(document.encode()) for document in found.sample) <= 20_000 < found.training_bytes
+    assert found.training_bytes == sum(len(document.encode()) for document in found.side(documents, False))
+    assert set(found.sample) <= set(found.side(documents, False))
+    assert sorted(survey(documents[::-1]).sample) == sorted(found.sample)
+    assert survey(documents[::-1]).hash != found.hash
+
+
+def test_how_much_the_tokenizer_saw_is_said(tmp_path, monkeypatch):
+    documents, said = [f"{sentence} {number}" for number, sentence in enumerate(sentences(500))], []
+    monkeypatch.setattr("data.prepare.SAMPLE_BYTES", 10_000)
+    prepare(documents, CONFIG, 100, said.append, folder=tmp_path)
+    (line,) = [line for line in said if line.startswith("tokenizer:")]
+    taken, given = (int(number.replace(",", "")) for number in re.search(r"([\d,]+) of ([\d,]+) bytes", line).groups())
+    assert 4000 < taken <= 10_000 and given == sum(len(document.encode()) for document in split(documents)[0])
+
+
+def test_the_validation_documents_of_lowest_hash_are_chosen(tmp_path):
+    documents = sentences(700)
+    ready = prepare(documents, CONFIG, 60, folder=tmp_path)
+    side = split(documents)[1]
+    taken, total = [], 0
+    for document in sorted(side, key=lambda text: position(digest(text))):
+        total += len(ready.tokenizer.encode(document)) + 1
+        if total > 60 and taken:
+            break
+        taken.append(document)
+    assert np.array_equal(ready.validation.ids, encode([text for text in side if text in taken], ready.tokenizer).ids)
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
+    class Growing:
+        def __init__(self):
+            self.documents = sentences(100)
+
+        def __iter__(self):
+            yield from list(self.documents)
+            self.documents.append("또 하나")
+
+    with pytest.raises(ValueError, match="changed while it was being prepared"):
+        prepare(Growing(), CONFIG, 100, folder=tmp_path)
+    assert not list(tmp_path.glob("*.draft")) + list(tmp_path.glob("*/*"))
+
+
+def test_what_a_kill_left_is_never_taken_for_the_whole(tmp_path):
+    documents = sentences(300)
+    ready = prepare(documents, CONFIG, 10_000, folder=tmp_path)
+    (place,) = {path.parent for path in tmp_path.glob("*/*.safetensors")}
+    place.rename(place.with_suffix(".draft"))  # killed before the name was given
+    (place.with_suffix(".draft") / "validation.safetensors").unlink()
+    again = prepare(documents, CONFIG, 10_000, folder=tmp_path)
+    assert np.array_equal(again.validation.ids, ready.validation.ids)
+    assert not list(tmp_path.glob("*.draft"))
+
+
+def test_a_second_process_waits_for_the_first(tmp_path):
+    documents, said = sentences(300), []
+    prepare(documents, CONFIG, 10_000, folder=tmp_path)
+    (lock,) = tmp_path.glob("*.lock")
+    code = f"""
+import filelock, time
+lock = filelock.FileLock({str(lock)!r})
+lock.acquire()
+print(flush=True)
+time.sleep(1)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        prepare(documents, CONFIG, 10_000, said.append, folder=tmp_path)
+        assert other.wait(0.5) == 0  # it had let go of the lock
+    assert "another process prepares the same text: waiting for it" in said and "prepared before" in said[-1]
+
+
+def test_long_documents_are_encoded_as_short_ones(tokenizer):
+    text = "\n".join(sentences(300)) + "\n\n\t\n" + " ".join(sentences(20))
+    assert tokenizer.encode(text * 40) == encode_by_lines(tokenizer, text * 40)
+
+
+def encode_by_lines(tokenizer, text):
+    (end,) = tokenizer.encode("\n")
+    ids = []
+    for number, line in enumerate(text.split("\n")):
+        ids += [end] * (number > 0) + tokenizer.encode(line)
+    return ids

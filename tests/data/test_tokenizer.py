@@ -144,16 +144,6 @@ def test_long_lines_are_cut_not_skipped():
     assert "".join(chunks([long])) == spaced(long)
 
 
-def test_a_large_text_is_sampled_and_said(monkeypatch):
-    monkeypatch.setattr(tokenizers, "SAMPLE_BYTES", 5000)
-    said = []
-    tokenizers.train(sentences(1000), TokenizerConfig(vocab_size=330), said.append)
-    taken, all_bytes = (
-        int(number.replace(",", "")) for number in re.search(r"([\d,]+) of ([\d,]+) bytes", said[0]).groups()
-    )
-    assert 3500 < taken < 6500 < all_bytes
-
-
 def test_another_kind_of_tokenizer_is_refused(tmp_path):
     import io
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from data.prepare import encode
-from data.read import split
-from tests.conftest import door, sentences
+from tests.conftest import door, edit_config, sentences, split
 from training.checkpoint import open_run
 
 
@@ -78,10 +77,7 @@ def test_the_own_text_elsewhere_is_known_again(run, tmp_path):
 def test_a_changed_text_is_refused(run, tmp_path):
     shutil.copytree(run.parent.parent, tmp_path / "copy")
     copy = tmp_path / "copy" / "runs" / "lines"
-    config = copy / "config.yaml"
-    config.write_text(
-        config.read_text(encoding="utf-8").replace(str(run.parent.parent), str(tmp_path / "copy")), encoding="utf-8"
-    )
+    edit_config(copy, str(run.parent.parent), str(tmp_path / "copy"))
     assert evaluate(copy)[0].returncode == 0
     with (tmp_path / "copy" / "lines.txt").open("a", encoding="utf-8") as file:
         file.write("새 문장이다.\n")

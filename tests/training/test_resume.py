@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 import train as train_door
 from data.config import TokenizerConfig
 from data.prepare import prepare
-from tests.conftest import PROJECT, SMALL, door, process, sentences
+from tests.conftest import PROJECT, SMALL, door, edit_config, process, sentences
 from training import checkpoint, loop
 from training.config import Config, read_config
 from training.log import read_metrics
@@ -191,25 +192,28 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_save(prepared, tm
     assert progress.step <= 4
 
 
-def test_killed_at_any_moment_it_is_the_same_run(tmp_path, corpus):
-    """SIGKILL twice at moments that the clock decides; then to the end."""
-    more = "--model.dropout 0.1 --train.steps 80 --train.save_every_steps 7 --train.eval_every_steps 20"
-    flags = [*SMALL, *more.split()]
-    start = ["--data.path", str(corpus), *flags, "--run"]
+@pytest.mark.parametrize("kills", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_killed_again_and_again_it_is_the_same_run(tmp_path, corpus, kills):
+    """SIGKILL at random moments, in preparing, starting, training and saving; then to the end."""
+    more = f"--model.dropout 0.1 --train.steps {100 * kills} --train.save_every_steps 3 --train.eval_every_steps 20"
+    start = ["--data.path", str(corpus), *SMALL, *more.split(), "--train.sample_every_steps", "10", "--run"]
     assert process("train", *start, "undisturbed", cwd=tmp_path).returncode == 0
-    command = [sys.executable, str(PROJECT / "train.py")]
-    for number, steps_alive in enumerate((9, 40)):
-        arguments = ["--resume", "--run", "killed"] if number else [*start, "killed"]
-        with subprocess.Popen(
-            [*command, *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        ) as running:
-            until = time.monotonic() + 60
-            while time.monotonic() < until and running.poll() is None:
-                lines = read_metrics(tmp_path / "killed" / "metrics.jsonl")
-                if lines and lines[-1]["step"] >= steps_alive:
-                    break
-                time.sleep(0.002)
+    chance, came_to = random.Random(1), []
+    for _ in range(kills):
+        begun = (tmp_path / "killed" / "config.yaml").exists()
+        arguments = ["--resume", "--run", "killed"] if begun else [*start, "killed"]
+        command = [sys.executable, "-u", str(PROJECT / "train.py"), *arguments]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+            assert running.stdout is not None
+            awaited = chance.choices([b"validation", b"beside torch", None], [6, 2, 2])[0]
+            if awaited:  # else it is killed while it starts
+                next((line for line in running.stdout if awaited in line), None)
+            time.sleep(chance.uniform(0, 0.3 if awaited == b"validation" else 1))
+            assert running.poll() is None, "the run ended before it could be killed"
             running.kill()
+        lines = read_metrics(tmp_path / "killed" / "metrics.jsonl")
+        came_to.append(lines[-1]["step"] if lines else 0)
+    assert len(set(came_to)) > kills / 2, came_to  # it was killed on its way, and not always at the same place
     result = process("train", "--resume", "--run", "killed", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
@@ -278,29 +282,39 @@ def run_copy(run, tmp_path):
     import shutil
 
     shutil.copytree(run.parent.parent, tmp_path / "copy")
-    config = tmp_path / "copy" / "runs" / "lines" / "config.yaml"
-    text = config.read_text(encoding="utf-8")
-    config.write_text(text.replace(str(run.parent.parent), str(tmp_path / "copy")), encoding="utf-8")
-    return tmp_path / "copy" / "runs" / "lines"
+    copy = tmp_path / "copy" / "runs" / "lines"
+    edit_config(copy, str(run.parent.parent), str(tmp_path / "copy"))
+    return copy
 
 
 def test_a_damaged_or_missing_file_of_a_run_is_named(run_copy, tmp_path):
     for name in ("state.safetensors", "model.safetensors", "tokenizer.model", "config.yaml"):
         whole = (run_copy / name).read_bytes()
-        for content in (whole[: len(whole) // 2], b"", None):
-            if content is None:
-                (run_copy / name).unlink()
-            elif name == "config.yaml":
-                (run_copy / name).write_bytes(b"model: [")
-            else:
+        flipped = (len(whole) // 3, len(whole) - 3, 150)
+        damaged = [whole[: len(whole) // 2], whole[:-1], b"", None]
+        damaged += [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in flipped]
+        for content in damaged:
+            (run_copy / name).unlink(missing_ok=True)
+            if content is not None:
                 (run_copy / name).write_bytes(content)
             result = door("train", "--resume", "--run", run_copy, "--train.steps", "41", cwd=tmp_path)
             assert result.returncode == 1 and name in result.stderr and "Traceback" not in result.stderr, (
                 name,
+                content and len(content),
                 result.stderr,
             )
-            assert len(result.stderr.splitlines()) <= 2
+            assert len(result.stderr.splitlines()) <= 2 and "--debug shows" not in result.stderr
         (run_copy / name).write_bytes(whole)
+
+
+def test_a_config_changed_by_hand_is_taken_when_its_checksum_is(run_copy, tmp_path):
+    path = run_copy / "config.yaml"
+    first, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(first + b"\n" + rest.replace(b"log_every_steps: 10", b"log_every_steps: 11"))
+    refused = door("sample", "--run", run_copy, "--tokens", 1, cwd=tmp_path)
+    assert refused.returncode == 1 and "without its first line it is taken" in refused.stderr
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+    assert door("sample", "--run", run_copy, "--tokens", 1, cwd=tmp_path).returncode == 0
 
 
 def test_nothing_is_ever_unpickled():
