@@ -31,24 +31,28 @@ class Windows:
             )
         self.ids, self.context, self.seed = ids, context, seed
         self.place = place or Place()
-        self._starts = self.starts(self.place.epoch)
+        self._offset, self._order = self.drawn(self.place.epoch)
 
-    def starts(self, epoch: int) -> np.ndarray:
-        """Return the first position of each window of `epoch`, in the order of use."""
+    def drawn(self, epoch: int) -> tuple[int, np.ndarray]:
+        """Return where the first window of `epoch` begins, and its windows by number in the order of use.
+
+        Four bytes a window are all that grows with the text.
+        """
         generator = np.random.default_rng((self.seed, epoch))
         offset = int(generator.integers(min(self.context, len(self.ids) - self.context)))
-        count = (len(self.ids) - 1 - offset) // self.context
-        return offset + self.context * generator.permutation(count)
+        order = np.arange((len(self.ids) - 1 - offset) // self.context, dtype=np.uint32)
+        generator.shuffle(order)
+        return offset, order
 
     def next(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the next `size` windows as (inputs, targets), each (size, context) of int64; epochs follow on."""
         taken: list[int] = []
         while len(taken) < size:
-            if self.place.used >= len(self._starts):
+            if self.place.used >= len(self._order):
                 self.place = Place(self.place.epoch + 1)
-                self._starts = self.starts(self.place.epoch)
-            more = self._starts[self.place.used :][: size - len(taken)]
+                self._offset, self._order = self.drawn(self.place.epoch)
+            more = self._order[self.place.used :][: size - len(taken)]
             self.place.used += len(more)
-            taken.extend(more)
+            taken.extend(self._offset + self.context * more.astype(np.int64))
         windows = self.ids[np.array(taken)[:, None] + np.arange(self.context + 1)].astype(np.int64)
         return windows[:, :-1], windows[:, 1:]

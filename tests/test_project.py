@@ -26,6 +26,24 @@ def test_every_flag_and_link_is_real(path):
     from training.config import settings
 
     for flag in set(re.findall(r"(?<![\w-])--([a-z][a-z_.-]+)", text)):
-        assert flag in settings() or flag == "help" or f'"--{flag}"' in sources, flag
+        ours = flag in settings() or flag == "help" or f'"--{flag}"' in sources
+        assert ours or flag in ("repo-type", "local-dir"), flag  # those of hf download
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (PROJECT / link).exists(), link
+
+
+@pytest.mark.parametrize("name", ["guarantees.md", "guarantees.ko.md"])
+def test_each_promise_names_tests_that_exist(name):
+    text = (PROJECT / "docs" / name).read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line and "test |" not in line]
+    rows = [row for row in rows if "| 테스트 |" not in row]
+    assert len(rows) > 20
+    for row in rows:
+        tests = row.rstrip("| ").rsplit("| ", 1)[1].split(", ")
+        for test in tests:
+            path, _, function = test.partition("::")
+            source = (PROJECT / path).read_text(encoding="utf-8")
+            assert not function or f"def {function}(" in source, test
+    names = {test for row in rows for test in row.rstrip("| ").rsplit("| ", 1)[1].split(", ")}
+    other = (PROJECT / "docs" / ("guarantees.md" if "ko" in name else "guarantees.ko.md")).read_text(encoding="utf-8")
+    assert all(test in other for test in names)

@@ -1,16 +1,25 @@
 """Windows are full, reach the last token, and can be found again at any place."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from data.batches import Place, Windows
 
 
+def starts(windows, epoch):
+    """Return the first position of each window of an epoch, in the order of use."""
+    offset, order = windows.drawn(epoch)
+    return offset + windows.context * order.astype(int)
+
+
 def test_every_window_is_full_and_reaches_the_last_token():
     ids = np.arange(10, dtype=np.uint16)
     windows = Windows(ids, context=4, seed=0)
-    starts = {int(start) for epoch in range(200) for start in windows.starts(epoch)}
-    assert starts == set(range(6))  # the last one ends in the last token
+    assert {int(start) for epoch in range(200) for start in starts(windows, epoch)} == set(
+        range(6)
+    )  # the last one ends in the last token
     for _ in range(50):
         inputs, targets = windows.next(3)
         assert inputs.shape == targets.shape == (3, 4)
@@ -18,17 +27,17 @@ def test_every_window_is_full_and_reaches_the_last_token():
 
 
 def test_one_window_at_the_least_length_and_none_below():
-    assert [Windows(np.arange(5), 4, seed).starts(0).tolist() for seed in range(5)] == [[0]] * 5
+    assert [starts(Windows(np.arange(5), 4, seed), 0).tolist() for seed in range(5)] == [[0]] * 5
     with pytest.raises(ValueError, match="has 4 pieces, and a context of 4 needs at least 5"):
         Windows(np.arange(4), 4, 0)
 
 
 def test_an_epoch_visits_each_piece_once():
     windows = Windows(np.arange(1000), 16, 3)
-    starts = np.sort(windows.starts(0))
-    assert (np.diff(starts) == 16).all() and starts[0] < 16 and starts[-1] + 16 + 16 > 999
-    assert not np.array_equal(windows.starts(0), windows.starts(1))
-    assert not np.array_equal(windows.starts(0), Windows(np.arange(1000), 16, 4).starts(0))
+    places = np.sort(starts(windows, 0))
+    assert (np.diff(places) == 16).all() and places[0] < 16 and places[-1] + 16 + 16 > 999
+    assert not np.array_equal(starts(windows, 0), starts(windows, 1))
+    assert not np.array_equal(starts(windows, 0), starts(Windows(np.arange(1000), 16, 4), 0))
 
 
 def test_any_place_can_be_found_again():
@@ -44,3 +53,15 @@ def test_any_place_can_be_found_again():
 def test_a_batch_may_span_epochs():
     inputs, _ = Windows(np.arange(9), 4, 0).next(7)
     assert inputs.shape == (7, 4)
+
+
+def test_memory_hardly_grows_with_the_text(tmp_path):
+    peaks = []
+    for pieces in (400_000, 4_000_000):
+        np.arange(pieces, dtype=np.uint16).tofile(tmp_path / "ids")
+        ids = np.memmap(tmp_path / "ids", np.uint16, "r")
+        tracemalloc.start()
+        Windows(ids, 128, 0).next(8)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 4.5 * (4_000_000 - 400_000) / 128  # four bytes a window
