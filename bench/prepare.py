@@ -22,6 +22,8 @@ from typing import Any
 
 from bench.measure import PROJECT, in_turn, parser, report, spread
 
+PARTS = ("reading", "learning", "encoding")
+INCLUDED = {"encoding": ("encoding",), "with reading": ("reading", "encoding"), "with the tokenizer": PARTS}
 PEER_BYTES = 50_000_000  # for each process of the peer: enough for a rate, little enough for its memory
 
 
@@ -42,26 +44,26 @@ def main(arguments: list[str] | None = None) -> int:
         lengthen(options.text, text, round(options.megabytes * 1e6))
         size = text.stat().st_size
         found = in_turn({"malssi": lambda: watched(text, options.vocabulary)}, options.repeats)["malssi"]
-        peer = [rate(text, run["tokenizer"], size) for run in found]
+        peers = {
+            "one document a call": [rate(text, run["tokenizer"], size, together=False) for run in found],
+            "as malssi encodes": [rate(text, run["tokenizer"], size, together=True) for run in found],
+        }
     rows = [
         {
-            "MB of text": size / 1e6,
-            "MB of memory": spread([run["memory"] / 1e6 for run in found]),
-            "seconds reading": spread([run["reading"] for run in found]),
-            "seconds for the tokenizer": spread([run["learning"] for run in found]),
-            "seconds encoding": spread([run["encoding"] for run in found]),
-            "MB/s encoding": spread([size / run["encoding"] / 1e6 for run in found]),
-            "MB/s of the peer": spread([each / 1e6 for each in peer]),
-            "share of its rate": spread([size / run["encoding"] / each for run, each in zip(found, peer, strict=True)]),
-            "share, all included": spread(
-                [
-                    size / sum(run[part] for part in ("reading", "learning", "encoding")) / each
-                    for run, each in zip(found, peer, strict=True)
-                ]
-            ),
+            "peer": name,
+            "its MB/s": spread([each / 1e6 for each in peer]),
+            **{
+                f"share, {what}": spread(
+                    [size / sum(run[part] for part in parts) / each for run, each in zip(found, peer, strict=True)]
+                )
+                for what, parts in INCLUDED.items()
+            },
         }
+        for name, peer in peers.items()
     ]
-    report(f"Preparing {size / 1e6:,.0f} MB", rows, options)
+    seconds = {f"seconds_{part}": spread([run[part] for run in found]) for part in PARTS}
+    memory = spread([run["memory"] / 1e6 for run in found])
+    report(f"Preparing {size / 1e6:,.0f} MB", rows, options, MB_of_text=size / 1e6, MB_of_memory=memory, **seconds)
     return 0
 
 
@@ -132,7 +134,7 @@ def anonymous(pid: int) -> int:
     return (1024 * int(found[1]) if found else 0) + sum(anonymous(int(child)) for child in children)
 
 
-def rate(text: Path, tokenizer: bytes, size: int) -> float:
+def rate(text: Path, tokenizer: bytes, size: int, together: bool) -> float:
     """Return the bytes a second that as many processes as cores encode together, each its own part of the text."""
     from data.prepare import cores
 
@@ -140,7 +142,9 @@ def rate(text: Path, tokenizer: bytes, size: int) -> float:
     start, done = context.Barrier(processes + 1), context.Barrier(processes + 1)
     part = min(PEER_BYTES, size // processes)
     workers = [
-        context.Process(target=only_encode, args=(text, tokenizer, number * (size // processes), part, start, done))
+        context.Process(
+            target=only_encode, args=(text, tokenizer, number * (size // processes), part, together, start, done)
+        )
         for number in range(processes)
     ]
     for worker in workers:
@@ -154,7 +158,7 @@ def rate(text: Path, tokenizer: bytes, size: int) -> float:
     return processes * part / seconds
 
 
-def only_encode(text: Path, tokenizer: bytes, at: int, size: int, start: Any, done: Any) -> None:
+def only_encode(text: Path, tokenizer: bytes, at: int, size: int, together: bool, start: Any, done: Any) -> None:
     """Encode one part of the text, its documents ready in memory."""
     from data.tokenizer import Tokenizer
 
@@ -163,8 +167,11 @@ def only_encode(text: Path, tokenizer: bytes, at: int, size: int, start: Any, do
         documents = file.read(size).decode("utf-8", "ignore").split("\n")
     by = Tokenizer(tokenizer)
     start.wait()
-    for document in documents:
-        by.encode(document)
+    if together:
+        by.encode_all(documents)
+    else:
+        for document in documents:
+            by.encode(document)
     done.wait()
 
 

@@ -68,10 +68,10 @@ class Prepared:
 class Survey:
     """What one reading of a text tells."""
 
-    hash: str  # of the documents in order, by which a run knows its text again
+    hash: str  # of the hashes of the documents in order, by which a run knows its text again
+    border: bytes  # documents whose hash lies below it are the validation side
     documents: int
     bytes: int  # in UTF-8
-    border: float  # documents whose position lies below it are the validation side
     sample: list[str]  # of the training side, what a tokenizer learns from
     training_bytes: int
 
@@ -85,22 +85,22 @@ class Side:
     """The documents of one side, read anew each time: decided by their content, so that none ever changes sides."""
 
     documents: Iterable[str]
-    border: float
+    border: bytes
     validation: bool
 
     def __iter__(self) -> Iterator[str]:
         """Yield document by document."""
-        return (text for text in self.documents if (position(digest(text)) < self.border) is self.validation)
+        return (text for text in self.documents if (digest(text.encode("utf-8")) < self.border) is self.validation)
 
 
-def digest(document: str) -> bytes:
-    """Return the SHA-256 of a document."""
-    return hashlib.sha256(document.encode("utf-8")).digest()
+def digest(document: bytes) -> bytes:
+    """Return the SHA-256 of a document; read as a number, it lies anywhere with the same chance."""
+    return hashlib.sha256(document).digest()
 
 
-def position(digest: bytes, at: int = 0) -> float:
-    """Return eight bytes of a SHA-256, from `at`, as a number in [0, 1)."""
-    return int.from_bytes(digest[at : at + 8], "big") / 2**64
+def below(share: float) -> bytes:
+    """Return the border below which this share of all hashes lies."""
+    return min(round(share * 2**64), 2**64 - 1).to_bytes(8, "big")
 
 
 def survey(documents: Iterable[str]) -> Survey:
@@ -109,30 +109,31 @@ def survey(documents: Iterable[str]) -> Survey:
     The sample is halved by content hash whenever it grows beyond that. Where no document falls among the 5 % of
     validation, the one with the lowest hash is taken.
     """
-    text, count, size, lowest = hashlib.sha256(), 0, 0, 1.0
-    sample: list[tuple[float, float, str, int]] = []  # position, place in the sample, document, bytes
+    text, count, size = hashlib.sha256(), 0, 0
+    border, lowest = below(VALIDATION_SHARE), b"\xff" * 32
+    sample: list[tuple[bytes, str, int]] = []  # hash, document, bytes
     share, sampled, training = 1.0, 0, 0
     for document in bar(documents, None, "reading"):
-        encoded = document.encode("utf-8")
-        hashed = hashlib.sha256(encoded).digest()
-        text.update(len(encoded).to_bytes(8, "little") + encoded)
-        count, size = count + 1, size + len(encoded)
-        side, place = position(hashed), position(hashed, 8)
-        lowest = min(lowest, side)
-        if side < VALIDATION_SHARE:
+        raw = document.encode("utf-8")
+        hashed = digest(raw)
+        text.update(hashed)
+        count, size = count + 1, size + len(raw)
+        lowest = min(lowest, hashed)
+        if hashed < border:
             continue
-        training += len(encoded)
-        if place < share:
-            sample.append((side, place, document, len(encoded)))
-            sampled += len(encoded)
+        training += len(raw)
+        if hashed[8:] < below(share):  # by other digits than those that decide the side
+            sample.append((hashed, document, len(raw)))
+            sampled += len(raw)
         while sampled > SAMPLE_BYTES:
             share /= 2
-            sample = [entry for entry in sample if entry[1] < share]
-            sampled = sum(entry[3] for entry in sample)
-    border = max(VALIDATION_SHARE, lowest + 1e-12)
-    kept = [document for side, _, document, _ in sample if side >= border]
-    training -= sum(length for side, _, _, length in sample if side < border)
-    return Survey(text.hexdigest(), count, size, border, kept, training)
+            sample = [entry for entry in sample if entry[0][8:] < below(share)]
+            sampled = sum(length for _, _, length in sample)
+    if lowest >= border:
+        border = lowest + b"\0"  # just above it
+    kept = [document for hashed, document, _ in sample if hashed >= border]
+    training -= sum(length for hashed, _, length in sample if hashed < border)
+    return Survey(text.hexdigest(), border, count, size, kept, training)
 
 
 def prepare(
@@ -215,13 +216,14 @@ def alone(lock: Path, say: Say) -> Iterator[None]:
 
 def make(draft: Path, documents: Iterable[str], found: Survey, by: Tokenizer, eval_pieces: int) -> None:
     """Encode both sides of `documents` into token files in the folder `draft`."""
-    text = hashlib.sha256()
-    validation = Lowest(eval_pieces)
-    with TokenFile(draft / "train.safetensors", by) as train:
-        for block in encoded(blocks(documents, found.bytes, text), by, found):
+    text, validation = hashlib.sha256(), Lowest(eval_pieces)
+    with TokenFile(draft / "train.safetensors", by) as train, bar(None, found.bytes, "encoding") as progress:
+        for block in encoded(blocks(documents), by, found):
+            text.update(block.digests)
             train.add(block.ids, block.documents, block.characters, block.bytes)
             for each in block.validation:
                 validation.add(each)
+            progress.update(block.bytes)
     if text.hexdigest() != found.hash:
         raise ValueError("the text changed while it was being prepared: start again when it is at rest")
     with TokenFile(draft / "validation.safetensors", by) as file:
@@ -229,20 +231,16 @@ def make(draft: Path, documents: Iterable[str], found: Survey, by: Tokenizer, ev
             file.add(each.ids, 1, each.characters, each.bytes)
 
 
-def blocks(documents: Iterable[str], size: int, text: Any) -> Iterator[list[str]]:
-    """Yield `documents` a handful at a time, their hash going into `text`."""
+def blocks(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Yield `documents` a handful at a time."""
     block, characters = [], 0
-    with bar(None, size, "encoding") as progress:
-        for document in documents:
-            encoded = document.encode("utf-8")
-            text.update(len(encoded).to_bytes(8, "little") + encoded)
-            progress.update(len(encoded))
-            block.append(document)
-            characters += len(document) + 1
-            if characters >= BLOCK:
-                yield block
-                block, characters = [], 0
-        yield block
+    for document in documents:
+        block.append(document)
+        characters += len(document)
+        if characters >= BLOCK:
+            yield block
+            block, characters = [], 0
+    yield block
 
 
 def bar(documents: Iterable[str] | None, size: int | None, what: str) -> tqdm:
@@ -255,7 +253,7 @@ def bar(documents: Iterable[str] | None, size: int | None, what: str) -> tqdm:
 class Document:
     """One encoded document of the validation side."""
 
-    position: float  # by content hash
+    hash: bytes
     ids: np.ndarray  # the mark behind it included
     characters: int
     bytes: int
@@ -265,6 +263,7 @@ class Document:
 class Block:
     """What encoding some documents gave: those of the training side in one, those of validation each."""
 
+    digests: bytes  # the SHA-256 of every document
     ids: np.ndarray
     documents: int
     characters: int
@@ -272,21 +271,22 @@ class Block:
     validation: list[Document]
 
 
-def encode_block(documents: list[str], by: Tokenizer, border: float) -> Block:
-    """Encode documents, those whose position lies below `border` apart."""
+def encode_block(documents: list[str], by: Tokenizer, border: bytes) -> Block:
+    """Encode documents, those whose hash lies below `border` apart."""
     dtype = id_type(by.vocab_size)
-    ids, validation = [np.array([], dtype)], list[Document]()
-    count = characters = size = 0
-    for document in documents:
-        raw = document.encode("utf-8")
-        place = position(hashlib.sha256(raw).digest())
-        own = [*by.encode(document), MARK]
-        if place < border:
-            validation.append(Document(place, np.array(own, dtype), len(document) + 1, len(raw) + 1))
-        else:
-            ids.append(np.array(own, dtype))
-            count, characters, size = count + 1, characters + len(document) + 1, size + len(raw) + 1
-    return Block(np.concatenate(ids), count, characters, size, validation)
+    raws = [document.encode("utf-8") for document in documents]
+    digests = [digest(raw) for raw in raws]
+    train = [document for document, hashed in zip(documents, digests, strict=True) if hashed >= border]
+    apart = [index for index, hashed in enumerate(digests) if hashed < border]
+    ids = by.encode_all([documents[index] for index in apart]).astype(dtype)
+    each = np.split(ids, np.flatnonzero(ids == MARK) + 1)
+    validation = [
+        Document(digests[index], own, len(documents[index]) + 1, len(raws[index]) + 1)
+        for index, own in zip(apart, each, strict=False)  # behind the last mark there is nothing
+    ]
+    size = sum(map(len, raws)) + len(raws) - sum(document.bytes for document in validation)
+    ids = by.encode_all(train).astype(dtype)
+    return Block(b"".join(digests), ids, len(train), sum(map(len, train)) + len(train), size, validation)
 
 
 def encoded(blocks: Iterator[list[str]], by: Tokenizer, found: Survey) -> Iterator[Block]:
@@ -319,7 +319,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def begin_worker(model: bytes, border: float) -> None:
+def begin_worker(model: bytes, border: bytes) -> None:
     """Make a process ready for `work`: Ctrl-C is the first process's affair, and its death ends this one."""
     global _by, _border
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -341,7 +341,7 @@ def work(documents: list[str]) -> Block:
 
 
 _by: Tokenizer
-_border: float
+_border: bytes
 
 
 class Lowest:
@@ -349,11 +349,11 @@ class Lowest:
 
     def __init__(self, pieces: int) -> None:
         self.pieces, self.total, self.count = pieces, 0, 0
-        self.heap: list[tuple[float, int, Document]] = []  # the highest hash first, then the place in the text
+        self.heap: list[tuple[int, int, Document]] = []  # the highest hash first, then the place in the text
 
     def add(self, document: Document) -> None:
         """Add the next document of the text."""
-        heappush(self.heap, (-document.position, self.count, document))
+        heappush(self.heap, (-int.from_bytes(document.hash, "big"), self.count, document))
         self.count += 1
         self.total += len(document.ids)
         while len(self.heap) > 1 and self.total - len(self.heap[0][2].ids) > self.pieces:
@@ -368,12 +368,13 @@ class Lowest:
 
 def encode(documents: Iterable[str], by: Tokenizer) -> Tokens:
     """Return `documents` in order as ids, the document mark before, between and after them."""
-    arrays = [np.array([MARK], id_type(by.vocab_size))]
-    characters = size = 0
-    for document in documents:
-        arrays.append(np.array([*by.encode(document), MARK], arrays[0].dtype))
-        characters, size = characters + len(document) + 1, size + len(document.encode("utf-8")) + 1
-    return Tokens(np.concatenate(arrays), len(arrays) - 1, characters, size)
+    arrays, count, characters, size = [np.array([MARK], id_type(by.vocab_size))], 0, 0, 0
+    for block in blocks(documents):
+        arrays.append(by.encode_all(block).astype(id_type(by.vocab_size)))
+        count += len(block)
+        characters += sum(map(len, block)) + len(block)
+        size += sum(len(document.encode("utf-8")) for document in block) + len(block)
+    return Tokens(np.concatenate(arrays), count, characters, size)
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger]:

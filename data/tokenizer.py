@@ -5,10 +5,11 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
 from data.config import TokenizerConfig
@@ -20,6 +21,9 @@ LONG = 10_000  # characters
 CHUNK = 1000  # characters; SentencePiece leaves out lines over 4,192 bytes, and four bytes are the longest character
 RESERVED = re.compile("[\0\t\n\u2581\u2585]")  # SentencePiece gives these a meaning of its own: never inside a piece
 TINY, HUGE = 10, 10**7  # vocabularies that no text allows, asked for to be told the bounds
+NUL = "\0"
+LINES = re.compile(r"(?:(?<=\n)|\A)(?=[^\n])")  # where one that is not empty begins
+LINES_AND_DOCUMENTS = re.compile(r"(?:(?<=[\n\0])|\A)(?=[^\n\0])")  # where NUL parts documents
 SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
 
 
@@ -66,6 +70,34 @@ class Tokenizer:
             for stretch in lines(part):
                 ids.extend(self._processor.encode(stretch))
         return ids
+
+    def encode_all(self, documents: Sequence[str]) -> np.ndarray:
+        """Return the ids of `documents`, the document mark behind each: (pieces,), int32.
+
+        What `encode` gives for each alone, several times as fast where they are short: many go through SentencePiece
+        at once, NUL between them, which no text holds and which becomes a piece of its own.
+        """
+        parts, several, length = [], list[str](), 0
+        for document in documents:
+            if SPACE in document or NUL in document or len(document) > LONG:
+                parts += [self._several(several), np.array([*self.encode(document), MARK], np.int32)]
+                several, length = [], 0
+            else:
+                several.append(document)
+                length += len(document)
+            if length > LONG:
+                parts.append(self._several(several))
+                several, length = [], 0
+        return np.concatenate([*parts, self._several(several)])
+
+    def _several(self, documents: list[str]) -> np.ndarray:
+        """Encode documents without NUL or U+2581 in them, joined."""
+        text = spaced(valid(nfc("".join(document + NUL for document in documents))), LINES_AND_DOCUMENTS)
+        ids = self._processor.encode_as_numpy(text)
+        ends = ids == self._byte_ids(b"\0")[0]
+        if ends.sum() != len(documents):  # a tokenizer from elsewhere, that has pieces with NUL in them
+            return np.array([id for document in documents for id in (*self.encode(document), MARK)], np.int32)
+        return np.where(ends, np.int32(MARK), ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; marks have none, and the bytes of an unfinished last character are left out."""
@@ -128,9 +160,9 @@ class Stream:
         return bool(self._utf8.getstate()[0])
 
 
-def spaced(text: str) -> str:
+def spaced(text: str, starts: re.Pattern[str] = LINES) -> str:
     """Return `text` with a space before each line that is not empty."""
-    return re.sub(r"(?:(?<=\n)|\A)(?=[^\n])", " ", text)
+    return starts.sub(" ", text)
 
 
 def lines(text: str) -> Iterator[str]:

@@ -17,12 +17,14 @@ def test_at_toy_size(tmp_path):
     (tmp_path / "lines.txt").write_text("\n".join(sentences(300)), encoding="utf-8")
     arguments = ["--text", str(tmp_path / "lines.txt"), "--megabytes", "0.3", "--vocabulary", "400"]
     assert prepare.main([*arguments, "--json", str(tmp_path / "found.json")]) == 0
-    (row,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["rows"]
-    figures = [value["median"] for value in row.values() if isinstance(value, dict)]
-    assert len(figures) == 8 and all(math.isfinite(figure) and figure > 0 for figure in figures)
-    parts = sum(row[part]["median"] for part in ("seconds reading", "seconds for the tokenizer", "seconds encoding"))
-    share = row["MB of text"] / parts / row["MB/s of the peer"]["median"]
-    assert row["share, all included"]["median"] == pytest.approx(share, rel=0.03)
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    seconds = {part: found[f"seconds_{part}"]["median"] for part in ("reading", "learning", "encoding")}
+    figures = [value["median"] for row in found["rows"] for value in row.values() if isinstance(value, dict)]
+    assert len(figures) == 2 * 4
+    assert all(math.isfinite(figure) and figure > 0 for figure in [*figures, *seconds.values()])
+    for row in found["rows"]:
+        every = found["MB_of_text"] / sum(seconds.values()) / row["its MB/s"]["median"]
+        assert row["share, with the tokenizer"]["median"] == pytest.approx(every, rel=0.03)
 
 
 def test_the_text_is_lengthened_without_repeating_a_line(tmp_path):

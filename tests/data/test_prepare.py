@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
-from data.prepare import MARK, TokenFile, digest, encode, id_type, open_tokens, position, prepare, survey
+from data.prepare import MARK, TokenFile, digest, encode, id_type, open_tokens, prepare, survey
 from tests.conftest import sentences, split
 
 CONFIG = TokenizerConfig(vocab_size=330)
@@ -158,7 +158,7 @@ def test_the_validation_documents_of_lowest_hash_are_chosen(tmp_path):
     ready = prepare(documents, CONFIG, 60, folder=tmp_path)
     side = split(documents)[1]
     taken, total = [], 0
-    for document in sorted(side, key=lambda text: position(digest(text))):
+    for document in sorted(side, key=lambda text: digest(text.encode())):
         total += len(ready.tokenizer.encode(document)) + 1
         if total > 60 and taken:
             break
