@@ -113,21 +113,24 @@ def survey(documents: Iterable[str]) -> Survey:
     border, lowest = below(VALIDATION_SHARE), b"\xff" * 32
     sample: list[tuple[bytes, str, int]] = []  # hash, document, bytes
     share, sampled, training = 1.0, 0, 0
+    taken = below(share)
     for document in bar(documents, None, "reading"):
         raw = document.encode("utf-8")
         hashed = digest(raw)
         text.update(hashed)
         count, size = count + 1, size + len(raw)
-        lowest = min(lowest, hashed)
+        if hashed < lowest:
+            lowest = hashed
         if hashed < border:
             continue
         training += len(raw)
-        if hashed[8:] < below(share):  # by other digits than those that decide the side
+        if hashed[8:] < taken:  # by other digits than those that decide the side
             sample.append((hashed, document, len(raw)))
             sampled += len(raw)
         while sampled > SAMPLE_BYTES:
             share /= 2
-            sample = [entry for entry in sample if entry[0][8:] < below(share)]
+            taken = below(share)
+            sample = [entry for entry in sample if entry[0][8:] < taken]
             sampled = sum(length for _, _, length in sample)
     if lowest >= border:
         border = lowest + b"\0"  # just above it

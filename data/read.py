@@ -261,7 +261,11 @@ PARTED = {
     "line": ", blank lines left out",
     "file": ", blank lines kept",
 }
-BETWEEN = {"document": re.compile(r"\n(?:[ \t]*\n)+"), "line": re.compile(r"\n"), "file": re.compile(r"(?!)")}
+BETWEEN: dict[str, Callable[[str], list[str]]] = {
+    "document": re.compile(r"\n(?:[ \t]*\n)+").split,
+    "line": lambda text: text.split("\n"),
+    "file": lambda text: [text],
+}
 
 
 def part(blocks: Iterable[str], unit: str) -> Iterator[str]:
@@ -277,14 +281,14 @@ def parted(blocks: Iterable[str], unit: str) -> Iterator[str]:
         if unit == "document":
             rest = rest.lstrip("\n")
         settled = len(rest.rstrip(" \t\n"))  # a blank line may not have ended yet
-        *whole, last = BETWEEN[unit].split(rest[:settled])
+        *whole, last = BETWEEN[unit](rest[:settled])
         yield from whole
         if len(last) > 2 * LONGEST:
             *whole, last = cut(last, LONGEST)
             yield from whole
         rest = last + rest[settled:]
     rest = rest.removesuffix("\n") if unit == "file" else rest.rstrip("\n")
-    yield from BETWEEN[unit].split(rest)
+    yield from BETWEEN[unit](rest)
 
 
 def cut(document: str, size: int) -> Iterator[str]:
