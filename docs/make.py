@@ -4,7 +4,7 @@ Trains the default configuration, unless --run names a run of it, and renews doc
 both READMEs, what stands between <!-- NAME --> and <!-- /NAME -->: the ten lines that the run wrote, and its figures.
 
 python docs/make.py --measure NAME [flags of bench/NAME.py] takes that measurement instead and renews its table in
-docs/speed.md; --block names another place there than the one of its name.
+docs/speed.md, or docs/guarantees.md; --block names another place there than the one of its name.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def replace_block(path: Path, name: str, text: str) -> None:
 
 
 def measure(name: str, block: str, flags: list[str]) -> None:
-    """Take one measurement of bench/ and put its command and its table into docs/speed.md."""
+    """Take one measurement of bench/ and put its command and its table where the documentation has a place for it."""
     done = subprocess.run(
         [sys.executable, "-m", f"bench.{name}", *flags],
         cwd=PROJECT,
@@ -86,7 +86,9 @@ def measure(name: str, block: str, flags: list[str]) -> None:
     about = "  \n".join(line for line in lines if not line.startswith("|"))
     command = " ".join(["python -m", f"bench.{name}", *(Path(flag).name if "/" in flag else flag for flag in flags)])
     text = "\n".join([f"`{command}`: {title}", "", *table, "", about])
-    replace_block(PROJECT / "docs" / "speed.md", block, text)
+    places = [PROJECT / "docs" / name for name in ("speed.md", "guarantees.md")]
+    there = [place for place in places if f"<!-- {block} -->" in place.read_text(encoding="utf-8")]
+    replace_block((there or places)[0], block, text)
 
 
 def main() -> None:
@@ -94,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--run", type=Path, help="a finished run of the default configuration")
     parser.add_argument("--measure", metavar="NAME", help="take this measurement of bench/ instead")
-    parser.add_argument("--block", metavar="NAME", help="the place of its table in docs/speed.md")
+    parser.add_argument("--block", metavar="NAME", help="the place of its table")
     options, flags = parser.parse_known_args()
     if options.measure:
         return measure(options.measure, options.block or options.measure, flags)
