@@ -36,6 +36,7 @@ FORMAT = "malssi-tokens/2"  # part of every key: a change of what is written her
 FOLDER = Path(__file__).parent / "prepared"
 VALIDATION_SHARE = 0.05
 BLOCK = 500_000  # characters that a process encodes at once
+MOST_PROCESSES = 8  # each has an interpreter of its own in memory
 ALONE = 8_000_000  # bytes of text below which other processes are not worth starting
 
 
@@ -314,7 +315,7 @@ def encoded(blocks: Iterator[list[str]], by: Tokenizer, found: Survey) -> Iterat
 
 def workers(size: int) -> int:
     """Return how many processes encode a text of `size` bytes beside this one; 0 where this one does it alone."""
-    return cores() if size >= ALONE and cores() > 1 else 0
+    return min(cores(), MOST_PROCESSES) if size >= ALONE and cores() > 1 else 0
 
 
 def cores() -> int:

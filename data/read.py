@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from data.config import DataConfig
 
@@ -57,6 +57,7 @@ class Text:
         self.said: set[str] = set()
         self.files = find_files(config.path, say) if config.path else []
         self.encodings: dict[Path, str] = {}
+        self._data: Any = None  # the open data set
 
     def say(self, line: str) -> None:
         """Say a line, but not again when the text is read again."""
@@ -85,9 +86,10 @@ class Text:
     def rows(self) -> Iterator[Iterable[str]]:
         """Yield each file, or each row of a table, in blocks."""
         if self.config.dataset:
-            from data.tables import dataset_rows
+            from data.tables import dataset_rows, open_dataset
 
-            yield from self.cleaned(dataset_rows(self.config, self.say, self.offline), self.config.dataset)
+            self._data = self._data or open_dataset(self.config, self.offline)
+            yield from self.cleaned(dataset_rows(self._data, self.config, self.say), self.config.dataset)
         for number, file in enumerate(self.files):
             kind = kind_of(file)
             if kind == ".parquet":

@@ -121,23 +121,12 @@ def parquet_rows(path: Path, asked: str | None, say: Any = lambda line: None) ->
         raise ValueError(f"{path} is no Parquet file, or it is damaged: {error}") from None
 
 
-def dataset_rows(config: DataConfig, say: Any = lambda line: None, offline: bool = False) -> Iterator[str | None]:
-    """Yield the text of each row of a Hugging Face data set: a name on the Hub, or a folder that holds one.
+def open_dataset(config: DataConfig, offline: bool) -> Any:
+    """Return the split that `config` names, as the datasets library gives it.
 
     It is downloaded whole and mapped from the disk, or with `streaming` read as it comes.
     offline: from the cache alone. Raises ValueError in one line where there is no such thing.
     """
-    data, name = open_dataset(config, offline), str(config.dataset)
-    names = data.column_names or list(next(iter(data), {}))  # while it streams, columns may be known by the rows alone
-    column = choose_column(names, config.text_column, name)
-    say(f"{name}: split '{config.split}', text from the column '{column}'")
-    for batch in data.select_columns([column]).iter(ROWS):
-        for value in batch[column]:
-            yield text_of(value, column, name)
-
-
-def open_dataset(config: DataConfig, offline: bool) -> Any:
-    """Return the split that `config` names, as the datasets library gives it."""
     name = str(config.dataset)
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, which nothing else here does before
@@ -157,6 +146,17 @@ def open_dataset(config: DataConfig, offline: bool) -> Any:
         )
     except Exception as error:
         raise ValueError(explained(error, name, config)) from None
+
+
+def dataset_rows(data: Any, config: DataConfig, say: Any = lambda line: None) -> Iterator[str | None]:
+    """Yield the text of each row of what `open_dataset` gave."""
+    name = str(config.dataset)
+    names = data.column_names or list(next(iter(data), {}))  # while it streams, columns may be known by the rows alone
+    column = choose_column(names, config.text_column, name)
+    say(f"{name}: split '{config.split}', text from the column '{column}'")
+    for batch in data.select_columns([column]).iter(ROWS):
+        for value in batch[column]:
+            yield text_of(value, column, name)
 
 
 def explained(error: Exception, name: str, config: DataConfig) -> str:

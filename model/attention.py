@@ -32,7 +32,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, rotary: Tensor | None) -> None:
         """rotary: (2, context, D) as `rotary_table` makes it, or None."""
         super().__init__()
-        self.head_count, self.dropout = config.heads, config.dropout
+        self.head_count = config.heads
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.output = nn.Linear(config.width, config.width, bias=config.bias)
         self.register_buffer("rotary", rotary, persistent=False)
@@ -61,10 +61,9 @@ class Attention(nn.Module):
         """
         q, k, v = self.project(x)
         q, k = self.place(q, k, cache.length if cache else 0)
-        dropout = self.dropout if self.training else 0.0
         if cache is not None:
             k, v = cache.append(torch.cat([k, v], dim=1))  # two (B, H, S, D)
-        elif q.dtype == torch.bfloat16 and q.device.type == "cpu" and not dropout:
+        elif q.dtype == torch.bfloat16 and q.device.type == "cpu":
             return self.merge(blockwise.attend(q, k, v))
         T, S = q.size(2), k.size(2)
         heads = F.scaled_dot_product_attention(
@@ -73,7 +72,6 @@ class Attention(nn.Module):
             v,
             # The kernel's own causal mask lines up the first query with the first key: right only while T equals S.
             attn_mask=None if T in (1, S) else ~later(q, k),
-            dropout_p=dropout,
             is_causal=T == S,
         )
         return self.merge(heads)

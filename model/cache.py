@@ -7,7 +7,10 @@ class LayerCache:
     """The keys and values of one layer, side by side in a buffer as long as the context."""
 
     def __init__(self, room: Tensor) -> None:
-        """room: (B, 2 · H, context, D), empty; keys come in its first H heads, values in the others."""
+        """room: (B, 2 · H, context, D), empty; keys come in its first H heads, values in the others.
+
+        It may be of a narrower type than what comes, which is then rounded to it.
+        """
         self.room, self.length = room, 0
 
     def append(self, new: Tensor) -> tuple[Tensor, Tensor]:
@@ -18,7 +21,7 @@ class LayerCache:
         start, T = self.length, new.size(2)
         self.length = start + T
         self.room.narrow(2, start, T).copy_(new)
-        keys, values = self.room.narrow(2, 0, self.length).chunk(2, dim=1)
+        keys, values = self.room.narrow(2, 0, self.length).to(new.dtype).chunk(2, dim=1)
         return keys, values
 
 

@@ -18,7 +18,9 @@ class ModelConfig:
     heads: Annotated[AtLeastOne, "attention heads in each block"] = 4
     width: Annotated[AtLeastOne, "size of the vector at each position"] = 192
     context: Annotated[AtLeastOne, Le(2**16), "longest look-back, in pieces"] = 128
-    dropout: Annotated[float, Ge(0), Lt(1), "share of values set to zero while training"] = 0.0
+    dropout: Annotated[
+        float, Ge(0), Lt(1), "share of what is embedded, and of what each layer adds, set to zero while training"
+    ] = 0.0
     position: Annotated[
         Literal["learned", "rotary", "sinusoidal", "none"], "how the model is told the order of pieces"
     ] = "learned"

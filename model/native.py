@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.cache import Cache
+from model.cache import Cache, empty_cache
 from model.gpt import GPT
 
 SOURCE = Path(__file__).with_name("step.c")
@@ -55,7 +55,7 @@ class Model(ctypes.Structure):
     """Of step.c."""
 
     _fields_ = [
-        *((name, Long) for name in ("B", "width", "heads", "context", "layers", "half", "tanh", "stride")),
+        *((name, Long) for name in ("B", "width", "heads", "context", "layers", "half", "narrow", "tanh", "stride")),
         ("eps", ctypes.c_float), ("rotary", Pointer), ("norm", Norm), ("head", Matrix),
         *((name, Pointer) for name in ("normed", "mixed", "gathered", "hidden")),
     ]  # fmt: skip
@@ -65,7 +65,7 @@ class NativeGPT:
     """Gives the logits that the model it is made of gives; one new piece a text goes through step.c."""
 
     def __init__(self, model: GPT, half: bool) -> None:
-        """half: keep that step's weights in bf16, its arithmetic in fp32.
+        """half: keep that step's weights, keys and values in bf16, its arithmetic in fp32.
 
         Raises OSError where nothing can be compiled, ValueError for a model that is not on the processor in fp32.
         """
@@ -77,7 +77,7 @@ class NativeGPT:
         config, rotary = model.config, model.layers(None)[0][0].attention.rotary
         self.vocab_size, self.half, self.stride = model.vocab_size, half, filled(config.width)
         self.model = Model(
-            0, config.width, config.heads, config.context, config.layers, half, config.activation == "gelu_tanh",
+            0, config.width, config.heads, config.context, config.layers, half, half, config.activation == "gelu_tanh",
             self.stride, model.norm.eps, self.pointer(rotary), self.norm(model.norm), self.matrix(model.token.weight),
         )  # fmt: skip
         self.layers = (Layer * config.layers)(
@@ -97,7 +97,9 @@ class NativeGPT:
 
     def empty_cache(self, batch: int = 1) -> Cache:
         """Return a cache for `batch` sequences, with room for the context."""
-        return self.original.empty_cache(batch)
+        like = torch.empty(0, dtype=torch.bfloat16 if self.half else torch.float32)
+        config = self.config
+        return empty_cache(config.layers, (batch, config.heads, config.context, config.head_width), like)
 
     def __call__(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Return the logits of the piece after each position, as `GPT.forward` does: (B, T) -> (B, T, V)."""
@@ -108,6 +110,7 @@ class NativeGPT:
         x[:, : self.config.width] = self.original.embed(ids, at)[:, 0]
         if self.model.B != B:
             self.make_room(B)
+        self.model.narrow = cache[0].room.dtype == torch.bfloat16
         for layer, entry in zip(self.layers, cache, strict=True):
             layer.cache, entry.length = entry.room.data_ptr(), at + 1
         self.step(self.model, self.layers, at, x.data_ptr(), logits.data_ptr())
@@ -117,7 +120,7 @@ class NativeGPT:
         """Take what a step of B texts needs on its way."""
         layer = self.layers[0]
         sizes = {"normed": self.stride, "gathered": self.stride, "mixed": layer.qkv.out, "hidden": layer.up.out}
-        self.room = {name: torch.empty(B, size) for name, size in sizes.items()}
+        self.room = {name: torch.zeros(B, size) for name, size in sizes.items()}
         for name, tensor in self.room.items():
             setattr(self.model, name, tensor.data_ptr())
         self.model.B = B
@@ -167,11 +170,11 @@ def library() -> Any:
     if not (folder / name).exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch) / name
-            done = subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(made), "-lm"], capture_output=True)
+            draft = Path(scratch) / name
+            done = subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(draft), "-lm"], capture_output=True)
             if done.returncode:
                 raise OSError(f"{compiler} cannot compile {SOURCE.name}")
-            os.replace(made, folder / name)
+            os.replace(draft, folder / name)
     # torch has loaded its OpenMP by now, under the name that this library asks for: so both share its threads.
     step = ctypes.CDLL(str(folder / name)).step
     step.argtypes, step.restype = (ctypes.POINTER(Model), ctypes.POINTER(Layer), Long, Pointer, Pointer), None

@@ -1,8 +1,8 @@
 /* One step of writing: the newest piece of each of B texts through the whole model, in one parallel region.
 
    So little is computed a piece that starting operations one by one takes longer than they do (docs/speed.md); here all
-   that is left is reading every weight once. All numbers are fp32; weights may be bf16, the upper half of an fp32, two of
-   them in a word. A matrix (out, in) lies as [out / LANES][in][LANES], its outputs filled up with zeros; in bf16 the
+   that is left is reading every weight once. All numbers are fp32; weights, keys and values may be bf16, the upper half
+   of an fp32. A matrix (out, in) lies as [out / LANES][in][LANES], its outputs filled up with zeros; in bf16 the
    outputs n and n + 16 of each 32 share a word, n in its lower half. */
 
 #include <math.h>
@@ -15,6 +15,7 @@
 
 typedef float Vector __attribute__((vector_size(64)));
 typedef uint32_t Bits __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
 
 typedef struct {
     const void *weight;
@@ -31,11 +32,12 @@ typedef struct {
     Matrix qkv, output;
     Norm feed_forward_norm;
     Matrix up, down;
-    float *cache; /* (B, 2 H, context, D): keys, then values */
+    void *cache; /* (B, 2 H, context, D): keys, then values */
 } Layer;
 
 typedef struct {
-    long B, width, heads, context, layers, half, tanh, stride; /* stride: width, filled up to LANES */
+    long B, width, heads, context, layers;
+    long half, narrow, tanh, stride; /* half: weights in bf16; narrow: the cache; stride: width, filled up to LANES */
     float eps;
     const float *rotary; /* (2, context, D), cosines and signed sines, or NULL */
     Norm norm;
@@ -173,31 +175,73 @@ static inline float sum_of(Vector x) {
     return quarters[0][0] + quarters[0][1] + (quarters[0][2] + quarters[0][3]);
 }
 
+/* Sixteen numbers of the cache, from the `at`-th on. */
+static inline __attribute__((always_inline)) Vector read_cache(const void *cache, long at, int half) {
+    Vector x;
+    if (half) {
+        Halves halves;
+        memcpy(&halves, (const uint16_t *)cache + at, sizeof halves);
+        x = (Vector)(__builtin_convertvector(halves, Bits) << 16);
+    } else
+        memcpy(&x, (const float *)cache + at, sizeof x);
+    return x;
+}
+
+/* One number of the cache. */
+static inline __attribute__((always_inline)) float read_one(const void *cache, long at, int half) {
+    union {
+        uint32_t bits;
+        float number;
+    } x;
+    if (!half) return ((const float *)cache)[at];
+    x.bits = (uint32_t)((const uint16_t *)cache)[at] << 16;
+    return x.number;
+}
+
+/* Write `count` numbers into the cache, in bf16 rounded to the nearest, to even where two are. */
+static void write_cache(void *cache, long at, int half, const float *x, long count) {
+    if (!half) {
+        memcpy((float *)cache + at, x, count * sizeof *x);
+        return;
+    }
+    for (long d = 0; d < count; d++) {
+        uint32_t bits;
+        memcpy(&bits, x + d, sizeof bits);
+        ((uint16_t *)cache)[at + d] = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    }
+}
+
 /* Dot products of q with `count` keys one behind the other. */
-static inline __attribute__((always_inline)) void dots(const float *q, const float *keys, long count, long D,
-                                                       float *products) {
-    for (long s = 0; s < count; s++, keys += D) {
-        Vector sums = {0}, x, y;
+static inline __attribute__((always_inline)) void dots(const float *q, const void *keys, long at, int half, long count,
+                                                       long D, float *products) {
+    for (long s = 0; s < count; s++, at += D) {
+        Vector sums = {0}, x;
         float rest = 0;
         long d = 0;
         for (; d + 16 <= D; d += 16) {
             memcpy(&x, q + d, sizeof x);
-            memcpy(&y, keys + d, sizeof y);
-            __builtin_prefetch((const char *)(keys + d) + AHEAD);
-            sums += x * y;
+            if (half ? d % 32 == 0 : 1) __builtin_prefetch((const char *)keys + (at + d) * (half ? 2 : 4) + AHEAD);
+            sums += x * read_cache(keys, at + d, half);
         }
-        for (; d < D; d++) rest += q[d] * keys[d];
+        for (; d < D; d++) rest += q[d] * read_one(keys, at + d, half);
         products[s] = sum_of(sums) + rest;
     }
 }
 
 /* The sum of `count` values one behind the other, each times its weight. */
-static inline __attribute__((always_inline)) void mix(const float *weights, const float *values, long count, long D,
-                                                      float *mixed) {
+static inline __attribute__((always_inline)) void mix(const float *weights, const void *values, long at, int half,
+                                                      long count, long D, float *mixed) {
     memset(mixed, 0, D * sizeof *mixed);
-    for (long s = 0; s < count; s++, values += D) {
-        for (long d = 0; d < D; d += 16) __builtin_prefetch((const char *)(values + d) + AHEAD);
-        for (long d = 0; d < D; d++) mixed[d] += values[d] * weights[s];
+    for (long s = 0; s < count; s++, at += D) {
+        long d = 0;
+        for (; d + 16 <= D; d += 16) {
+            Vector sum;
+            memcpy(&sum, mixed + d, sizeof sum);
+            if (half ? d % 32 == 0 : 1) __builtin_prefetch((const char *)values + (at + d) * (half ? 2 : 4) + AHEAD);
+            sum += read_cache(values, at + d, half) * weights[s];
+            memcpy(mixed + d, &sum, sizeof sum);
+        }
+        for (; d < D; d++) mixed[d] += read_one(values, at + d, half) * weights[s];
     }
 }
 
@@ -207,24 +251,29 @@ static void attend(const Model *model, const Layer *layer, long at) {
     float scale = 1 / sqrtf(D);
 #pragma omp for schedule(static)
     for (long each = 0; each < model->B * H; each++) {
-        long b = each / H, h = each % H;
+        long b = each / H, h = each % H, keys = (b * 2 * H + h) * room, values = keys + H * room;
         const float *qkv = model->mixed + b * layer->qkv.out + h * D;
-        float *keys = layer->cache + (b * 2 * H + h) * room, *values = keys + H * room;
-        float q[D], weights[at + 1], highest = -INFINITY, sum = 0;
+        void *cache = layer->cache;
+        float q[D], key[D], weights[at + 1], mixed[D], highest = -INFINITY, sum = 0;
         rotate(model, qkv, q, at, D);
-        rotate(model, qkv + model->width, keys + at * D, at, D);
-        memcpy(values + at * D, qkv + 2 * model->width, D * sizeof *values);
-        if (D == 64) dots(q, keys, at + 1, 64, weights); /* the usual size, which the compiler then unrolls */
-        else dots(q, keys, at + 1, D, weights);
+        rotate(model, qkv + model->width, key, at, D);
+        write_cache(cache, keys + at * D, model->narrow, key, D);
+        write_cache(cache, values + at * D, model->narrow, qkv + 2 * model->width, D);
+/* Sizes that the compiler knows it can unroll. */
+#define USUAL(what, ...) \
+    if (D == 64 && model->narrow) what(__VA_ARGS__, 1, at + 1, 64, what##_to); \
+    else if (D == 64) what(__VA_ARGS__, 0, at + 1, 64, what##_to); \
+    else what(__VA_ARGS__, model->narrow, at + 1, D, what##_to);
+        float *dots_to = weights, *mix_to = mixed;
+        USUAL(dots, q, cache, keys)
         for (long s = 0; s <= at; s++) highest = weights[s] > highest ? weights[s] : highest;
 #pragma omp simd reduction(+ : sum)
         for (long s = 0; s <= at; s++) {
             weights[s] = exponential((weights[s] - highest) * scale);
             sum += weights[s];
         }
-        float mixed[D];
-        if (D == 64) mix(weights, values, at + 1, 64, mixed);
-        else mix(weights, values, at + 1, D, mixed);
+        USUAL(mix, weights, cache, values)
+#undef USUAL
         for (long d = 0; d < D; d++) model->gathered[b * model->stride + h * D + d] = mixed[d] / sum;
     }
 }

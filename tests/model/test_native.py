@@ -59,6 +59,24 @@ def test_bf16_is_rounded_weights_and_no_more(ids):
 
 
 @compiles
+def test_keys_and_values_are_rounded_to_bf16_and_no_more(ids):
+    model = wide(position="rotary", width=160)  # heads of width 32: both ways through a row of the cache
+    fast, other = NativeGPT(model, half=True), NativeGPT(model, half=True)
+    cache, exact = fast.empty_cache(B), model.empty_cache(B)
+    assert cache[0].room.dtype == torch.bfloat16 and exact[0].room.dtype == torch.float32
+    parts = ids.split([2, 1, 1, 1, 1, 1], dim=1)
+    logits, expected = (
+        torch.cat([one(part, kept) for part in parts], dim=1) for one, kept in ((fast, cache), (other, exact))
+    )
+    difference = (logits - expected).abs().max() / expected.abs().max()
+    assert 1e-5 < difference < 0.02
+    for narrow, wide_ in zip(cache, exact, strict=True):
+        first = wide_.room[:, :, : ids.size(1)]
+        assert_close(narrow.room[:, :, : ids.size(1)].float(), first, atol=0.02 * first.abs().max().item(), rtol=0)
+    assert torch.equal(cache[0].room[:, :, :7], exact[0].room[:, :, :7].bfloat16())  # rounded as torch rounds
+
+
+@compiles
 @pytest.mark.parametrize("half", [False, True])
 def test_a_batch_writes_what_its_rows_write_alone(half):
     model = NativeGPT(wide(position="rotary"), half)
