@@ -21,7 +21,10 @@ from training.config import Config
 from training.device import NAMES, Say, autocast, choose_device, choose_precision, hold_memory
 from training.optimizer import make_optimizer, update
 
-CHOSEN = ("model.layers", "model.heads", "model.width", "model.context", "train.batch_size", "train.learning_rate")
+CHOSEN = (
+    "model.layers", "model.heads", "model.width", "model.context", "model.dropout", "train.batch_size",
+    "train.learning_rate",
+)  # fmt: skip
 LADDER = ((2, 96), (2, 128), (3, 128), (4, 128), (3, 192), (4, 192), (4, 256), (6, 256), (6, 384), (8, 512), (12, 768))
 MINUTES = 5.0  # where a run is measured in steps
 LEAST_STEP, MOST_STEPS = 1024, 5000  # tokens a step, and steps beyond which a step takes more tokens
@@ -29,6 +32,7 @@ MOST_OF_TEXT = 5  # parameters for each token of the text
 TIMED_SECONDS = 0.5  # for each shape
 FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER, OF_LAYERS = 2.423, 0.913, 0.1, 0.785, 0.38, 0.222  # in millions
 REPEATS = 15.4  # passes over a text after which another teaches little
+DROPOUT = ((3, 0.0), (16, 0.1), (math.inf, 0.2))  # up to so many passes, against learning a text by heart
 
 
 def choose(config: Config, prepared: Prepared, say: Say) -> Config:
@@ -54,13 +58,14 @@ def choose(config: Config, prepared: Prepared, say: Say) -> Config:
         figure = predicted(model_size, layers, tokens, prepared.train.targets)
         say(f"auto: {layers} layers of width {width}: {tokens:,.0f} tokens in {minutes:g} minutes, fit {figure:.3f}")
         train = replace(config.train, batch_size=max(step // context, 1))
+        shape = replace(shape, dropout=dropout_for(tokens / prepared.train.targets))
         found.append((figure, replace(config, auto=False, model=shape, train=train)))
         if len(found) > 2 and min(figure for figure, _ in found[:-2]) < min(figure for figure, _ in found[-2:]):
             break  # it has only become worse twice
     _, best = min(found, key=lambda entry: entry[0])
     say(
         f"auto: {best.model.layers} layers, {best.model.heads} heads, width {best.model.width}, context {context}, "
-        f"batch {best.train.batch_size}, rate {best.train.learning_rate:g}"
+        f"dropout {best.model.dropout:g}, batch {best.train.batch_size}, rate {best.train.learning_rate:g}"
     )
     return best
 
@@ -79,6 +84,11 @@ def tokens_per_second(config: Config, vocab_size: int, step: int) -> float:
         update(model.loss, optimizer, [(windows[0], windows[1])], 1.0, autocast(device, dtype), scaler)
         seconds.append(time.perf_counter() - started)
     return windows[0].numel() / statistics.median(seconds[1:])  # the first step pays for what the others find ready
+
+
+def dropout_for(passes: float) -> float:
+    """Return the dropout for so many passes over the text."""
+    return next(dropout for most, dropout in DROPOUT if passes <= most)
 
 
 def context_for(prepared: Prepared) -> int:
