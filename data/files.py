@@ -56,5 +56,7 @@ def verify(path: Path) -> None:
         header = file.read(min(int.from_bytes(file.read(8), "little"), LONGEST_HEADER))
         data = hashlib.file_digest(file, "sha256").digest()
     found = re.search(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"', header)
-    if found is None or checksum(header.replace(found[1], BLANK, 1), data) != found[1]:
+    if found is None:
+        raise ValueError(f"{path} has no checksum: it is damaged, or was made by another version")
+    if checksum(header.replace(found[1], BLANK, 1), data) != found[1]:
         raise ValueError(f"{path} is damaged: its checksum does not match")

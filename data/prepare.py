@@ -447,7 +447,7 @@ def open_tokens(path: Path, by: Tokenizer) -> Tokens:
             metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
             kind = file.get_slice("ids").get_dtype()
             shape = file.get_slice("ids").get_shape()
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if metadata.get("format") != FORMAT or metadata.get("tokenizer") != by.hash:
         raise ValueError(f"{path} was not made by this tokenizer")

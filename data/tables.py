@@ -60,7 +60,7 @@ def json_rows(blocks: Iterable[str], path: Path) -> Iterator[tuple[int, Mapping[
             continue
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: no JSON ({error})") from None
         if not isinstance(row, dict):
             raise ValueError(f'{path}, line {number}: a JSON object was expected, such as {{"{COLUMN}": …}}')

@@ -68,16 +68,18 @@ def load(path: Path, tensors: bool = True) -> tuple[dict[str, Tensor], Progress]
     verify(path)
     try:
         with safe_open(path, "pt", device="cpu") as file:
-            metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
-            if (found := metadata.pop("format", None)) != FORMAT:
-                raise ValueError(f"{path} is of format {found!r}, not {FORMAT!r}")
-            metadata.pop("sha256")
-            progress = TypeAdapter(Progress).validate_python(metadata)
-            return {name: file.get_tensor(name) for name in (file.keys() if tensors else [])}, progress
-    except (SafetensorError, json.JSONDecodeError, RecursionError, AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+            about = json.loads((file.metadata() or {}).get("malssi", "{}"))
+            found = {name: file.get_tensor(name) for name in (file.keys() if tensors else [])}
+        form = about.pop("format", None)
+        about.pop("sha256")
+        progress = TypeAdapter(Progress).validate_python(about) if form == FORMAT else None
     except ValidationError as error:
         raise ValueError(f"{path} is damaged: {'; '.join(explain(fault) for fault in error.errors())}") from None
+    except (SafetensorError, ValueError, KeyError, RecursionError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if progress is None:
+        raise ValueError(f"{path} is of format {form!r}, not {FORMAT!r}")
+    return found, progress
 
 
 def state_tensors(model: GPT, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> dict[str, Tensor]:

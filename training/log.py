@@ -105,7 +105,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 values = json.loads(line)
-            except (json.JSONDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 continue
             if isinstance(values, dict) and isinstance(values.get("step"), int):
                 lines.append(values)
@@ -123,7 +123,9 @@ def cut_samples(path: Path, step: int) -> None:
     """Leave only the samples up to `step`."""
     if path.exists():
         text = path.read_bytes().decode("utf-8", errors="replace")
-        later = (heading.start() for heading in re.finditer(r"^=== step (\d+)\n", text, re.M) if int(heading[1]) > step)
+        later = (
+            heading.start() for heading in re.finditer(r"^=== step (\d{1,18})\n", text, re.M) if int(heading[1]) > step
+        )
         replace_file(path, text[: next(later, len(text))].encode("utf-8"))
 
 

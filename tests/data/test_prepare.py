@@ -1,8 +1,11 @@
 """Prepared tokens are the text, know their tokenizer, and are the same bytes for the same input."""
 
 import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
 from data.prepare import MARK, TokenFile, digest, encode, id_type, open_tokens, prepare, survey
-from tests.conftest import sentences, split
+from tests.conftest import PROJECT, sentences, split
 
 CONFIG = TokenizerConfig(vocab_size=330)
 
@@ -220,3 +223,39 @@ def encode_by_lines(tokenizer, text):
     for number, line in enumerate(text.split("\n")):
         ids += [end] * (number > 0) + tokenizer.encode(line)
     return ids
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_while_several_encode_nothing_half_and_no_one_is_left(tmp_path, number):
+    code = f"""
+import sys
+from pathlib import Path
+from data import prepare
+from data.config import TokenizerConfig
+from training.door import run_door
+prepare.ALONE, prepare.BLOCK, prepare.cores = 0, 2000, lambda: 2
+documents = [f"나는 오늘 {{number}}번 바다를 보았다. " * 5 for number in range(60_000)]
+say = lambda line: print(line, flush=True)
+main = lambda _: prepare.prepare(documents, TokenizerConfig(vocab_size=330), 1000, say, Path({str(tmp_path)!r})) and 0
+sys.exit(run_door(main))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as running:
+        assert any(line.startswith("encoding") for line in running.stdout)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        while len(started := children.read_text(encoding="utf-8").split()) < 3:  # two, and what keeps count of them
+            time.sleep(0.01)
+        time.sleep(0.3)
+        running.send_signal(number)
+        message = running.stderr.read()
+    assert running.returncode == (130 if number == signal.SIGINT else -9)
+    assert message == ("stopped\n" if number == signal.SIGINT else "")
+    until = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in started) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{child}").exists() for child in started)
+    assert not [path for path in tmp_path.glob("*/train.safetensors") if path.parent.suffix != ".draft"]
+    if number == signal.SIGINT:
+        assert not list(tmp_path.glob("*.draft"))

@@ -8,7 +8,7 @@ import pytest
 
 from data.config import DataConfig
 from data.read import Text
-from tests.conftest import PROJECT, process, sentences
+from tests.conftest import PROJECT, door, process, sentences
 
 ROWS = ["나무 아래", 'NA, "따옴표"', "첫 줄\n둘째 줄\n\n넷째 줄\t끝", "null", "2024-01-01", "007", "ㅋㅋ  두 칸"]
 
@@ -212,3 +212,38 @@ def test_from_a_table_to_a_run_that_is_measured(tmp_path):
     assert "200 documents by unit 'file'" in trained.stdout
     measured = process("evaluate", "--run", "runs/table", cwd=tmp_path)
     assert measured.returncode == 0 and "the run's own text" in measured.stderr, measured.stderr
+
+
+def test_the_ready_configs_read_data_sets_of_their_form(hub, tmp_path):
+    texts = [f"{sentence} {number}" for number, sentence in enumerate(sentences(200))]
+    (hub / "articles" / "20231101.ko").mkdir(parents=True)
+    write_parquet(hub / "articles" / "20231101.ko" / "train.parquet", {"id": texts, "title": texts, "text": texts})
+    (hub / "articles" / "README.md").write_text(
+        "---\nconfigs:\n- config_name: 20231101.ko\n  data_files: 20231101.ko/*.parquet\n---\n", encoding="utf-8"
+    )
+    (hub / "reviews").mkdir()
+    write_parquet(hub / "reviews" / "train.parquet", {"id": texts, "document": texts, "label": [0] * 200})
+    (hub / "rows").mkdir()
+    (hub / "rows" / "train.json").write_text(json.dumps([{"text": text} for text in texts]), encoding="utf-8")
+    (hub / "stories").mkdir()
+    (hub / "stories" / "stories-train.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    small = "--tokenizer.vocab_size 330 --train.steps 0".split()
+    for config, arguments in {
+        "wikipedia": ["--data.dataset", hub / "articles", "--data.subset", "20231101.ko"],
+        "nsmc": ["--data.dataset", hub / "reviews"],
+        "tinystories": ["--data.path", hub / "stories"],
+        "tinystories ": ["--data.dataset", hub / "rows", "--data.unit", "file"],
+    }.items():
+        path = PROJECT / "configs" / f"{config.strip()}.yaml"
+        result = door("train", "--config", path, *arguments, *small, cwd=tmp_path)
+        assert result.returncode == 0, (config, result.stderr)
+        assert "200 documents" in result.stdout, (config, result.stdout)
+
+
+def test_a_table_can_be_measured(run, tmp_path):
+    (tmp_path / "a.tsv").write_text("id\tdocument\n1\t나는 사과를 먹었다.\n2\t\n", encoding="utf-8")
+    arguments = ("--run", run, "--data.path", tmp_path / "a.tsv", "--data.unit", "line")
+    asked = door("evaluate", *arguments, cwd=tmp_path)
+    assert asked.returncode == 1 and "--data.text_column: id, document" in asked.stderr
+    measured = door("evaluate", *arguments, "--data.text_column", "document", "--json", cwd=tmp_path)
+    assert measured.returncode == 0 and json.loads(measured.stdout)["documents"] == 1, measured.stderr

@@ -230,9 +230,17 @@ def test_no_run_of_a_stranger_reaches_the_network(planted, tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ['{"step": 1, "loss": "x", "bits_per_character": [1]}', "[" * 100_000, '{"step": 1e400}', '"step"', "\0\xff"],
+    [
+        '{"step": 1, "loss": "x", "bits_per_character": [1]}',
+        "[" * 100_000,
+        '{"step": 1e400}',
+        '"step"',
+        "\0\xff",
+        '{"step": ' + "9" * 5000 + "}",
+    ],
 )
 def test_metrics_of_a_stranger_are_lines_or_none(planted, tmp_path, line):
     (planted / "metrics.jsonl").write_text(line + "\n", encoding="utf-8")
+    (planted / "samples.txt").write_text(f"=== step {'9' * 5000}\n{line}\n", encoding="utf-8")
     result = door("train", *DOORS["train"], "--run", planted, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
