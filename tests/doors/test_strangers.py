@@ -226,6 +226,7 @@ def test_no_run_of_a_stranger_reaches_the_network(planted, tmp_path):
     result = process("evaluate", "--run", planted, cwd=tmp_path, HF_HOME=str(tmp_path / "cache"))
     assert result.returncode == 1
     assert "someone/somewhere" in result.stderr and "--data.dataset" in result.stderr, result.stderr
+    assert "Offline" in result.stderr, result.stderr  # not asked, rather than not reached
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_code_pages_are_told_apart(tmp_path):
     "arguments, code, words",
     [
         (["--train.minutes", "1"], 2, "exclude each other"),
+        (["--data.path", "a.txt", "--data.dataset", "b"], 2, "--data.path and --data.dataset exclude each other"),
         (["--train.step", "1"], 2, "unrecognized arguments"),
         (["--model.layers", "x"], 2, "valid integer"),
         (["--resume", "--init-from", "x"], 2, "--init-from"),

@@ -54,6 +54,11 @@ def test_long_runs_take_more_tokens_a_step(monkeypatch):
         assert step == 1024 or tokens / (step / 2) > 5000
 
 
+def test_a_text_seen_often_is_kept_from_being_learned_by_heart(monkeypatch):
+    found = [choose(monkeypatch, 3, tokens=tokens).model.dropout for tokens in (50_000_000, 1_000_000, 100_000)]
+    assert found == [0.0, 0.1, 0.2]
+
+
 def test_the_fit_falls_with_size_and_tokens_and_less_with_text_seen_again():
     def at(parameters, tokens, text, layers=2):
         return auto.predicted(parameters, layers, tokens, text)

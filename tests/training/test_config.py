@@ -58,6 +58,10 @@ def test_the_command_line_goes_over_the_file(tmp_path):
         ("model: {width: 10, heads: 3}\ntrain: {steps: 1}", "multiple of heads"),
         ("tokenizer: {coverage: 2}\ntrain: {steps: 1}", "coverage must lie between"),
         ("train: {steps: 1, minutes: 1}", "exactly one of steps and minutes"),
+        ("data: {path: [a], dataset: b}\ntrain: {steps: 1}", "exactly one of path and dataset"),
+        ("data: {unit: line}\ntrain: {steps: 1}", "exactly one of path and dataset"),
+        ("a: &a [1]\nb: *a\ntrain: {steps: 1}", "references"),
+        ("x: " + "y" * 200_000, "longer than 100,000 bytes"),
         ("model: {layers: 2}", "train"),
         ("train: {minutes: .nan}", "train.minutes"),
         ("- a list", "must hold sections"),
@@ -76,6 +80,21 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="no YAML in UTF-8"):
         read_config(tmp_path / "mine.yaml")
+
+
+def test_files_and_data_sets_stand_in_place_of_each_other(tmp_path):
+    files = write(tmp_path, "data: {path: [a]}\ntrain: {steps: 1}\n")
+    config = read_config(files, {"data.dataset": "b", "data.subset": "c"}).data
+    assert (config.path, config.dataset, config.subset) == ((), "b", "c")
+    (tmp_path / "set.yaml").write_text(
+        "data: {dataset: b, subset: c, revision: d}\ntrain: {steps: 1}\n", encoding="utf-8"
+    )
+    other = read_config(tmp_path / "set.yaml", {"data.path": ("a",)}).data
+    assert (other.dataset, other.subset, other.revision, other.split) == (None, None, None, "train")
+    same = read_config(tmp_path / "set.yaml", {"data.dataset": "b"}).data
+    assert (same.subset, same.revision) == ("c", "d")
+    another = read_config(tmp_path / "set.yaml", {"data.dataset": "e"}).data
+    assert (another.subset, another.revision) == (None, None)
 
 
 def test_flags_are_read_by_the_type_of_their_field(capsys):
