@@ -132,14 +132,12 @@ def open_dataset(config: DataConfig, offline: bool) -> Any:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, which nothing else here does before
     import datasets
 
-    if os.path.isdir(name) and any(Path(name).rglob("*.txt")):
-        raise ValueError(f"{name} holds plain text, which datasets cuts into lines: name it by --data.path")
     try:
         builder = datasets.load_dataset_builder(name, config.subset, revision=config.revision)
         if builder.info.builder_name == "text":
             raise ValueError(
-                f"{name} holds plain text, which datasets cuts into lines: download it (hf download {name} "
-                "--repo-type dataset --local-dir FOLDER) and name the folder by --data.path"
+                f"{name} holds plain text, which datasets cuts into lines: name the folder by --data.path (of the Hub, "
+                "what hf download NAME --repo-type dataset --local-dir FOLDER brings)"
             )
         return datasets.load_dataset(
             name, config.subset, split=config.split, revision=config.revision, streaming=config.streaming

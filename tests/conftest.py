@@ -131,7 +131,7 @@ def door(name: str, *arguments: object, cwd: Path, stdin: str = "") -> Result:
     return Result(code, out.getvalue(), err.getvalue())
 
 
-def process(name: str, *arguments: object, cwd: Path, **environment: str) -> Result:
+def process(name: str, *arguments: object, cwd: Path, seconds: int = 120, **environment: str) -> Result:
     """Run a door as a process of its own, with Python told to report every file opened in the locale's encoding."""
     done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", str(PROJECT / f"{name}.py"), *map(str, arguments)],
@@ -139,7 +139,7 @@ def process(name: str, *arguments: object, cwd: Path, **environment: str) -> Res
         env={**os.environ, **environment},
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=seconds,
         check=False,
         stdin=subprocess.DEVNULL,
     )

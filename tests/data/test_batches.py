@@ -50,9 +50,12 @@ def test_any_place_can_be_found_again():
         assert np.array_equal(windows.next(5)[0], again.next(5)[0])
 
 
-def test_a_batch_may_span_epochs():
-    inputs, _ = Windows(np.arange(9), 4, 0).next(7)
-    assert inputs.shape == (7, 4)
+def test_a_batch_may_span_epochs_and_keeps_the_places_of_each():
+    windows = Windows(np.arange(50), 4, 0)
+    first, second = starts(windows, 0), starts(windows, 1)
+    assert first.min() != second.min()  # the epochs begin at different places
+    inputs, _ = windows.next(len(first) + len(second))
+    assert inputs[:, 0].tolist() == [*first, *second]
 
 
 def test_memory_hardly_grows_with_the_text(tmp_path):

@@ -165,7 +165,7 @@ def test_data_sets_by_subset_split_and_column(hub, streaming):
         ({"dataset": "wiki", "subset": "ja"}, "ja.*20231101.ko"),
         ({"dataset": "nsmc"}, "Name one by --data.text_column: id, document"),
         ({"dataset": "nsmc", "split": "validation", "text_column": "document"}, "validation.*train"),
-        ({"dataset": "plain"}, "cuts into lines: name it by --data.path"),
+        ({"dataset": "plain"}, "cuts into lines: name the folder by --data.path"),
         ({"dataset": "script"}, "script.*--data.revision refs/convert/parquet, or download"),
         ({"dataset": "someone/somewhere"}, "someone/somewhere.*(cache|reach|offline)"),
     ],

@@ -197,7 +197,7 @@ def test_killed_again_and_again_it_is_the_same_run(tmp_path, corpus, kills):
     """SIGKILL at random moments, in preparing, starting, training and saving; then to the end."""
     more = f"--model.dropout 0.1 --train.steps {100 * kills} --train.save_every_steps 3 --train.eval_every_steps 20"
     start = ["--data.path", str(corpus), *SMALL, *more.split(), "--train.sample_every_steps", "10", "--run"]
-    assert process("train", *start, "undisturbed", cwd=tmp_path).returncode == 0
+    assert process("train", *start, "undisturbed", cwd=tmp_path, seconds=900).returncode == 0
     chance, came_to = random.Random(1), []
     for _ in range(kills):
         begun = (tmp_path / "killed" / "config.yaml").exists()
@@ -213,7 +213,7 @@ def test_killed_again_and_again_it_is_the_same_run(tmp_path, corpus, kills):
         lines = read_metrics(tmp_path / "killed" / "metrics.jsonl")
         came_to.append(lines[-1]["step"] if lines else 0)
     assert len(set(came_to)) > kills / 2, came_to  # it was killed on its way, and not always at the same place
-    result = process("train", "--resume", "--run", "killed", cwd=tmp_path)
+    result = process("train", "--resume", "--run", "killed", cwd=tmp_path, seconds=900)
     assert result.returncode == 0, result.stderr
     assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
 
