@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
-from data.prepare import MARK, TokenFile, digest, encode, id_type, open_tokens, prepare, survey
+from data.prepare import MARK, Document, Lowest, TokenFile, digest, encode, id_type, open_tokens, prepare, survey
 from tests.conftest import PROJECT, sentences, split
 
 CONFIG = TokenizerConfig(vocab_size=330)
@@ -77,7 +78,7 @@ def test_what_is_prepared_is_used_again_and_what_is_damaged_is_not(tmp_path):
         assert np.array_equal(again.train.ids, expected) and place.read_bytes() == whole
     (model,) = tmp_path.glob("*.model")
     whole = model.read_bytes()
-    model.write_bytes(whole[:2000] + b"\xff" + whole[2001:])  # a tokenizer that is not the one of its name
+    model.write_bytes(tokenizers.train(sentences(100), CONFIG).model)  # one that is not the one of its name
     prepare(documents, CONFIG, 10_000, said.append, folder=tmp_path)
     assert model.read_bytes() == whole
 
@@ -169,6 +170,15 @@ def test_the_validation_documents_of_lowest_hash_are_chosen(tmp_path):
     assert np.array_equal(ready.validation.ids, encode([text for text in side if text in taken], ready.tokenizer).ids)
 
 
+@pytest.mark.parametrize("order", permutations(range(4)))
+def test_the_choice_for_validation_does_not_hang_on_the_order(order):
+    sizes = [4, 4, 9, 1]  # by hash: the third is too large, and then the fourth is not taken either
+    lowest = Lowest(10)
+    for number in order:
+        lowest.add(Document(bytes([number]) * 32, np.zeros(sizes[number]), 1, 1))
+    assert {document.hash[0] for document in lowest.in_order()} == {0, 1}
+
+
 def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
     class Growing:
         def __init__(self):
@@ -235,7 +245,7 @@ from data import prepare
 from data.config import TokenizerConfig
 from training.door import run_door
 prepare.ALONE, prepare.BLOCK, prepare.cores = 0, 2000, lambda: 2
-documents = [f"나는 오늘 {{number}}번 바다를 보았다. " * 5 for number in range(60_000)]
+documents = [f"나는 오늘 {{number}}번 바다를 보았다. " * 5 for number in range(300_000)]
 say = lambda line: print(line, flush=True)
 main = lambda _: prepare.prepare(documents, TokenizerConfig(vocab_size=330), 1000, say, Path({str(tmp_path)!r})) and 0
 sys.exit(run_door(main))

@@ -49,6 +49,13 @@ def test_exact_for_any_text(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.text(" \n\t▁▅가나다ㅋ😀\0")))
+def test_many_at_once_are_what_each_is_alone(tokenizer, texts):
+    together = tokenizer.encode_all(texts).tolist()
+    assert together == [id for text in texts for id in (*tokenizer.encode(text), MARK)]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 399)))
 def test_a_stream_joined_is_the_decoding(tokenizer, ids):
