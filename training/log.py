@@ -115,7 +115,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def cut_metrics(path: Path, step: int) -> None:
     """Leave only the lines up to `step`: those after it were not saved and will come again."""
     if path.exists():
-        lines = (json.dumps(values) + "\n" for values in read_metrics(path) if values["step"] <= step)
+        found = read_metrics(path)
+        if (lost := path.read_bytes().count(b"\n") - len(found)) > 0:  # more than the line that a kill cut short
+            say(f"{path}: {lost:,} lines that cannot be read, left out")
+        lines = (json.dumps(values) + "\n" for values in found if values["step"] <= step)
         replace_file(path, "".join(lines).encode("utf-8"))
 
 

@@ -245,3 +245,5 @@ def test_metrics_of_a_stranger_are_lines_or_none(planted, tmp_path, line):
     (planted / "samples.txt").write_text(f"=== step {'9' * 5000}\n{line}\n", encoding="utf-8")
     result = door("train", *DOORS["train"], "--run", planted, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+    readable = line.startswith('{"step": 1, ')
+    assert readable or "metrics.jsonl: 1 lines that cannot be read, left out" in result.stdout
