@@ -193,7 +193,9 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None, check: bool
     for name, value in overrides.items():
         section, _, setting = name.rpartition(".")
         if section:
-            tree.setdefault(section, {})[setting] = value
+            if not isinstance(tree.setdefault(section, {}), dict):
+                raise ValueError(f"{path}: {section} must hold settings, not {tree[section]!r}")
+            tree[section][setting] = value
         else:
             tree[setting] = value
     try:

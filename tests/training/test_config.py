@@ -76,6 +76,11 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, text, words):
     assert "\n" not in str(caught.value)
 
 
+def test_a_section_that_is_none_is_refused_when_it_is_overridden_too(tmp_path):
+    with pytest.raises(ValueError, match="mine.yaml: train must hold settings, not '.'"):
+        read_config(write(tmp_path, "train: ."), {"train.steps": 0})
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="no YAML in UTF-8"):
