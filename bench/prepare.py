@@ -81,7 +81,7 @@ def lengthen(paths: list[Path], to: Path, size: int) -> None:
                     return
 
 
-def prepare_one(text: Path, folder: Path, vocabulary: int) -> dict[str, Any]:
+def prepare_one(text: Path, folder: Path, vocabulary: int) -> dict[str, float]:
     """Prepare in this process; return what its parts took."""
     from data.config import DataConfig, TokenizerConfig
     from data.prepare import prepare
@@ -99,9 +99,8 @@ def prepare_one(text: Path, folder: Path, vocabulary: int) -> dict[str, Any]:
     ready = prepare(Text(DataConfig(path=(str(text),), unit="line"), say), TokenizerConfig(vocab_size=vocabulary),
                     50_000, say, folder)  # fmt: skip
     times["encoding"] = time.perf_counter() - began - sum(times.values())
-    model = folder / "bench.model"
-    model.write_bytes(ready.tokenizer.model)
-    return {**times, "pieces": ready.train.targets}
+    (folder / "bench.model").write_bytes(ready.tokenizer.model)
+    return times
 
 
 def watched(text: Path, vocabulary: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def choose_column(names: list[str], asked: str | None, where: str) -> str:
     wanted = asked or COLUMN
     if wanted in names:
         return wanted
-    there = f"{where} has no column '{wanted}'" if asked else f"which column of {where} is the text?"
+    there = f"{where} has no column '{wanted}'." if asked else f"which column of {where} is the text?"
     raise ValueError(f"{there} Name one by --data.text_column: {', '.join(map(str, names))}")
 
 
@@ -134,16 +134,16 @@ def open_dataset(config: DataConfig, offline: bool) -> Any:
 
     try:
         builder = datasets.load_dataset_builder(name, config.subset, revision=config.revision)
-        if builder.info.builder_name == "text":
-            raise ValueError(
-                f"{name} holds plain text, which datasets cuts into lines: name the folder by --data.path (of the Hub, "
-                "what hf download NAME --repo-type dataset --local-dir FOLDER brings)"
+        if builder.info.builder_name != "text":
+            return datasets.load_dataset(
+                name, config.subset, split=config.split, revision=config.revision, streaming=config.streaming
             )
-        return datasets.load_dataset(
-            name, config.subset, split=config.split, revision=config.revision, streaming=config.streaming
-        )
     except Exception as error:
-        raise ValueError(explained(error, name, config)) from None
+        raise ValueError(explained(error, name)) from None
+    raise ValueError(
+        f"{name} holds plain text, which datasets cuts into lines: name the folder by --data.path (of the Hub, "
+        "what hf download NAME --repo-type dataset --local-dir FOLDER brings)"
+    )
 
 
 def dataset_rows(data: Any, config: DataConfig, say: Any = lambda line: None) -> Iterator[str | None]:
@@ -157,7 +157,7 @@ def dataset_rows(data: Any, config: DataConfig, say: Any = lambda line: None) ->
             yield text_of(value, column, name)
 
 
-def explained(error: Exception, name: str, config: DataConfig) -> str:
+def explained(error: Exception, name: str) -> str:
     """Return in one line what kept a data set from being loaded, and what to do."""
     message = " ".join(str(error).split())
     if "scripts are no longer supported" in message:

@@ -183,8 +183,8 @@ def open_parts(folder: Path) -> tuple[Config, Tokenizer]:
     for name in ("config.yaml", "tokenizer.model"):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"no run in {folder}: {name} is missing")
-    for path in (folder, *folder.iterdir(), *(folder / "snapshots").glob("*")):
-        if path is not folder and path.is_symlink():
+    for path in (*folder.iterdir(), *(folder / "snapshots").glob("*")):
+        if path.is_symlink():
             raise ValueError(f"{path} is a link; a run holds its own files: put the file itself in its place")
     config, by = read_config(folder / "config.yaml", check=True), tokenizer.load(folder / "tokenizer.model")
     for name in ("model.safetensors", "state.safetensors"):
