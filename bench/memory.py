@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from bench.measure import PROJECT, add_shape, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_step
 from model.config import ModelConfig
+from model.fast.loss import summed_loss
+from model.fast.training import fast_loss
 from model.gpt import GPT
-from model.loss import summed_loss
 from training.config import TrainConfig
 from training.device import NAMES, PRECISIONS, Loss, autocast, choose_device, choose_precision, hold_memory
 from training.optimizer import make_optimizer, update
@@ -112,7 +113,7 @@ def one_step(name: str, context: int, sizes: argparse.Namespace, device: torch.d
     model = build(name, context, sizes, device)
     optimizer = make_optimizer(model, TrainConfig(steps=1), dtype)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    loss: Any = model.loss
+    loss: Any = fast_loss(cast(GPT, model))
     return partial(update, loss, optimizer, [(inputs, targets)], 1.0, autocast(device, dtype), scaler)
 
 
@@ -159,7 +160,7 @@ def kept_bytes(name: str, context: int, options: argparse.Namespace) -> dict[str
         return {"kept bytes a token": kept(loss, model, inputs, targets), "written out": "–"}
     within = autocast(device, choose_precision(name, device))
     return {
-        "kept bytes a token": kept(model.loss, model, inputs, targets, within),
+        "kept bytes a token": kept(fast_loss(model), model, inputs, targets, within),
         "written out": kept(partial(written_out_loss, model), model, inputs, targets, within),
     }
 

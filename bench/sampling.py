@@ -3,7 +3,6 @@
 python -m bench.sampling
 """
 
-import copy
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,9 +13,9 @@ import torch
 from bench.measure import add_shape, in_turn, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_sample, transformers_gpt2
 from model.config import ModelConfig
+from model.fast.writing import for_writing
 from model.generate import Choice, generate
 from model.gpt import GPT
-from model.packed import for_writing
 from training.device import choose_device
 
 
@@ -34,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpt = GPT(ModelConfig(**shape, position=options.position), options.vocabulary).to(device).eval()
 
     def in_kind(kind: torch.dtype) -> Any:
-        return for_writing(copy.deepcopy(gpt), kind)
+        return for_writing(gpt, kind)
 
     mark = torch.ones(1, 1, dtype=torch.long, device=device)
 
@@ -56,13 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     peer = Plain(options.vocabulary, **shape).to(device).eval()
     library: Any = transformers_gpt2(options.vocabulary, **shape).to(device).eval()
-    best = "malssi, bfloat16 weights"
+    best = "malssi, float32 weights"
     tasks: dict[str, tuple[int, Callable[[], None]]] = {
         f"malssi, {name} weights" + (f", {count} at once" if count > 1 else ""): (
             count,
             partial(ours, in_kind(getattr(torch, name)), count),
         )
-        for name in ("bfloat16", "float32", "float16")
+        for name in ("float32", "bfloat16")
         for count in (1, options.count)
     }
     tasks |= {

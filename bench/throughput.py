@@ -15,6 +15,7 @@ from torch import Tensor
 from bench.measure import Apart, add_shape, in_turn, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_step, transformers_gpt2
 from model.config import ModelConfig
+from model.fast.training import fast_loss
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.device import autocast, choose_device, choose_precision, compiled, hold_memory
@@ -79,7 +80,7 @@ def ours(options: argparse.Namespace, optimizer: Any) -> Callable[[], float]:
     dtype = choose_precision("auto", device)
     model = GPT(ModelConfig(**shape(options), position=options.position), options.vocabulary).to(device).train()
     made = make_optimizer(model, TrainConfig(steps=1, optimizer=optimizer), dtype)
-    loss = compiled(model.loss, options.compile, 0, device)
+    loss = compiled(fast_loss(model), options.compile, 0, device)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
     step = partial(update, loss, made, [batch(options)], 1.0, autocast(device, dtype), scaler)
     return partial(rate, step, options)

@@ -1,13 +1,13 @@
 """Causal multi-head self-attention: each position gathers from itself and from those before it."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model import blockwise
 from model.cache import LayerCache
 from model.config import ModelConfig
 from model.position import rotate
@@ -24,10 +24,25 @@ class Look(NamedTuple):
     heads: Tensor  # (B, H, T, D), what each head gathered
 
 
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return what every head gathers by torch's fused kernel: three (B, H, T, D) -> (B, H, T, D)."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def split_qkv(x: Tensor, dim: int = -1) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the parts of x that belong to queries, keys and values: three equal thirds along `dim`.
+
+    x: what `Attention.qkv` gives, or its weight or bias with dim 0. No other place knows how the three lie.
+    """
+    q, k, v = x.chunk(3, dim)
+    return q, k, v
+
+
 class Attention(nn.Module):
     """softmax(QKᵀ / √D) V for every head at once (Vaswani et al. 2017, section 3.2)."""
 
     rotary: Tensor | None
+    kernel: Callable[[Tensor, Tensor, Tensor], Tensor] = staticmethod(causal_attention)  # model/fast may set another
 
     def __init__(self, config: ModelConfig, rotary: Tensor | None) -> None:
         """rotary: (2, context, D) as `rotary_table` makes it, or None."""
@@ -40,7 +55,9 @@ class Attention(nn.Module):
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, C) -> queries, keys and values, (B, H, T, D) each."""
         B, T, C = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, self.head_count, C // self.head_count).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            part.view(B, T, self.head_count, C // self.head_count).transpose(1, 2) for part in split_qkv(self.qkv(x))
+        )
         return q, k, v
 
     def place(self, q: Tensor, k: Tensor, start: int) -> tuple[Tensor, Tensor]:
@@ -55,26 +72,18 @@ class Attention(nn.Module):
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
-        """Let each position gather from itself and from those before it, by the fused kernel.
+        """Let each position gather from itself and from those before it, by the kernel.
 
         x: (B, T, C), the T newest positions; a cache holds the keys and values of earlier ones. Returns (B, T, C).
         """
         q, k, v = self.project(x)
         q, k = self.place(q, k, cache.length if cache else 0)
-        if cache is not None:
-            k, v = cache.append(torch.cat([k, v], dim=1))  # two (B, H, S, D)
-        elif q.dtype == torch.bfloat16 and q.device.type == "cpu":
-            return self.merge(blockwise.attend(q, k, v))
-        T, S = q.size(2), k.size(2)
-        heads = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            # The kernel's own causal mask lines up the first query with the first key: right only while T equals S.
-            attn_mask=None if T in (1, S) else ~later(q, k),
-            is_causal=T == S,
-        )
-        return self.merge(heads)
+        if cache is None:
+            return self.merge(self.kernel(q, k, v))
+        k, v = cache.append(k, v)  # two (B, H, S, D)
+        # The kernel's own causal mask lines up the first query with the first key: wrong once S is above T.
+        mask = None if q.size(2) == 1 else ~later(q, k)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
 
     def look(self, x: Tensor, cache: LayerCache | None = None, mask: bool = True) -> tuple[Tensor, Look]:
         """Do what `forward` does without dropout, written out, and return every number on the way too.
@@ -85,7 +94,7 @@ class Attention(nn.Module):
         turned, keys = self.place(q, k, cache.length if cache else 0)
         values = v
         if cache is not None:
-            keys, values = cache.append(torch.cat([keys, v], dim=1))  # two (B, H, S, D)
+            keys, values = cache.append(keys, v)  # two (B, H, S, D)
         scores = turned @ keys.mT / math.sqrt(q.size(-1))  # (B, H, T, S)
         if mask:
             scores = scores.masked_fill(later(turned, keys), -math.inf)

@@ -1,28 +1,21 @@
-"""Keys and values of positions already read, so that a new piece costs one position and not all again."""
+"""Keys and values of positions already read, so that a new token costs one position and not all of them again."""
 
 from torch import Tensor
 
 
 class LayerCache:
-    """The keys and values of one layer, side by side in a buffer as long as the context."""
+    """The keys and values of one layer, in two buffers as long as the context."""
 
-    def __init__(self, room: Tensor) -> None:
-        """room: (B, 2 · H, context, D), empty; keys come in its first H heads, values in the others.
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        """keys, values: (B, H, context, D) each, empty."""
+        self.keys, self.values, self.length = keys, values, 0
 
-        It may be of a narrower type than what comes, which is then rounded to it.
-        """
-        self.room, self.length = room, 0
-
-    def append(self, new: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of T positions; return those of all S so far.
-
-        new: (B, 2 · H, T, D), keys first. Returns two (B, H, S, D).
-        """
-        start, T = self.length, new.size(2)
-        self.length = start + T
-        self.room.narrow(2, start, T).copy_(new)
-        keys, values = self.room.narrow(2, 0, self.length).to(new.dtype).chunk(2, dim=1)
-        return keys, values
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of T positions, (B, H, T, D) each; return those of all S so far, (B, H, S, D)."""
+        start, self.length = self.length, self.length + k.size(2)
+        self.keys[:, :, start : self.length] = k
+        self.values[:, :, start : self.length] = v
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
 
 class Cache(list[LayerCache]):
@@ -35,6 +28,5 @@ class Cache(list[LayerCache]):
 
 
 def empty_cache(layers: int, shape: tuple[int, int, int, int], like: Tensor) -> Cache:
-    """Return a cache for `layers` layers of `shape` (B, H, context, D), of the type and device of `like`."""
-    B, H, context, D = shape
-    return Cache(LayerCache(like.new_zeros(B, 2 * H, context, D)) for _ in range(layers))
+    """Return a cache for `layers` layers of `shape` (B, H, context, D), of the dtype and device of `like`."""
+    return Cache(LayerCache(like.new_zeros(shape), like.new_zeros(shape)) for _ in range(layers))

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from model.cache import Cache
 from model.gpt import GPT
-from model.native import NativeGPT
-from model.packed import PackedGPT
 
 LIKELIEST = 256  # pieces that make up any usual top-p together
 
@@ -77,7 +75,7 @@ def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
 
 @torch.inference_mode()
 def generate(
-    model: GPT | PackedGPT | NativeGPT,
+    model: GPT,
     prompt: list[int],
     choice: Choice,
     generators: list[torch.Generator],

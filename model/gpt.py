@@ -11,7 +11,6 @@ from model.attention import Look
 from model.block import Block
 from model.cache import Cache, LayerCache, empty_cache
 from model.config import ModelConfig
-from model.loss import summed_loss
 from model.position import rotary_table, sinusoidal_table
 
 INITIAL_STD = 0.02
@@ -63,8 +62,7 @@ class GPT(nn.Module):
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy in nats, summed over all targets: two (B, T) -> ()."""
-        x = self.norm(self.body(ids))
-        return summed_loss(x.flatten(0, 1), self.token.weight, targets.flatten())
+        return F.cross_entropy(self(ids).flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
     def body(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Return each position's last vector: (B, T) -> (B, T, C)."""

@@ -16,6 +16,7 @@ import torch
 
 from data.prepare import Prepared
 from model.config import ModelConfig
+from model.fast.training import fast_loss
 from model.gpt import GPT
 from training.config import Config
 from training.device import NAMES, Say, autocast, choose_device, choose_precision, hold_memory
@@ -81,7 +82,7 @@ def tokens_per_second(config: Config, vocab_size: int, step: int) -> float:
     seconds: list[float] = []
     while len(seconds) < 4 or sum(seconds[1:]) < TIMED_SECONDS:
         started = time.perf_counter()
-        update(model.loss, optimizer, [(windows[0], windows[1])], 1.0, autocast(device, dtype), scaler)
+        update(fast_loss(model), optimizer, [(windows[0], windows[1])], 1.0, autocast(device, dtype), scaler)
         seconds.append(time.perf_counter() - started)
     return windows[0].numel() / statistics.median(seconds[1:])  # the first step pays for what the others find ready
 

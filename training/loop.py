@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data.batches import Place, Windows
 from data.prepare import Prepared
+from model.fast.training import fast_loss
 from model.gpt import GPT
 from training import checkpoint
 from training.checkpoint import Progress
@@ -169,7 +170,7 @@ class Trainer:
         if train.snapshots:
             off = "" if self.snapshots else f": off, since that is above {SNAPSHOT_LIMIT} MB"
             say(f"snapshots: about {train.snapshots} of {size / train.snapshots:.1f} MB, {size:,.0f} MB in all{off}")
-        self.loss = compiled(self.model.loss, self.config.compile, seconds, self.device, say)
+        self.loss = compiled(fast_loss(self.model), self.config.compile, seconds, self.device, say)
 
     def begin(self) -> None:
         """Open the logs; evaluate and save an untrained model, so that a run can be read from its first moment."""

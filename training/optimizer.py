@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from model.attention import split_qkv
 from training.config import TrainConfig
 
 
@@ -21,17 +22,19 @@ def make_optimizer(model: nn.Module, config: TrainConfig, products: torch.dtype 
     products: the type in which Muon multiplies.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    matrices = [parameter for name, parameter in named if parameter.dim() == 2 and name.startswith("blocks.")]
+    inside = [(name, parameter) for name, parameter in named if parameter.dim() == 2 and name.startswith("blocks.")]
     tables = [parameter for name, parameter in named if parameter.dim() == 2 and not name.startswith("blocks.")]
     vectors = [parameter for _, parameter in named if parameter.dim() < 2]
     groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": [parameter for _, parameter in inside], "weight_decay": config.weight_decay},
         {"params": tables, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
     fused = named[0][1].device.type in ("cpu", "cuda")
     settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "fused": fused}
-    return Muon(groups, products, **settings) if config.optimizer == "muon" else AdamW(groups, **settings)
+    if config.optimizer == "adamw":
+        return AdamW(groups, **settings)
+    return Muon(groups, [name.endswith("attention.qkv.weight") for name, _ in inside], products, **settings)
 
 
 class Muon(AdamW):
@@ -45,9 +48,12 @@ class Muon(AdamW):
 
     MOMENTUM = 0.95
 
-    def __init__(self, groups: list[dict[str, Any]], products: torch.dtype, **settings: Any) -> None:
+    def __init__(self, groups: list[dict[str, Any]], qkv: list[bool], products: torch.dtype, **settings: Any) -> None:
+        """qkv: for each matrix of the first group, whether it maps to queries, keys and values at once."""
         super().__init__(groups, **settings)
-        self.products = products
+        self.qkv, self.products = qkv, products
+        # AdamW's fused kernel skips a step whose gradients overflowed; Muon's part would not. So the scaler does it.
+        self._step_supports_amp_scaling = False
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -62,7 +68,11 @@ class Muon(AdamW):
         torch._foreach_lerp_(averages, gradients, 1 - self.MOMENTUM)
         ahead = torch._foreach_lerp(gradients, averages, self.MOMENTUM)  # Nesterov's look ahead
         # Queries, keys and values lie in one matrix, but are three maps.
-        parts = [part for matrix in ahead for part in matrix.split(matrix.size(1) if is_qkv(matrix) else len(matrix))]
+        parts = [
+            part
+            for matrix, is_qkv in zip(ahead, self.qkv, strict=True)
+            for part in (split_qkv(matrix, dim=0) if is_qkv else (matrix,))
+        ]
         for shape in {part.shape for part in parts}:
             alike = [part for part in parts if part.shape == shape]
             directions = orthogonal(torch.stack(alike), self.products) * (0.2 * max(shape) ** 0.5)
@@ -72,11 +82,6 @@ class Muon(AdamW):
         for parameter in matrices:
             parameter.grad = None  # AdamW leaves out what has no gradient
         super().step(closure)
-
-
-def is_qkv(matrix: Tensor) -> bool:
-    """Whether `matrix` maps to queries, keys and values at once."""
-    return matrix.size(0) == 3 * matrix.size(1)
 
 
 def orthogonal(matrices: Tensor, products: torch.dtype = torch.float32) -> Tensor:

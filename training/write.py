@@ -1,6 +1,7 @@
 """From a prompt to text: the model chooses pieces, this turns them into characters and knows when to stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from data.read import nfc
 from data.tokenizer import MARK, UNKNOWN, Stream, Tokenizer
+from model.fast.writing import for_writing
 from model.generate import Choice, generate
 from model.gpt import GPT
-from model.packed import for_writing
 
+WORTH_THREADS = 32_000_000  # weights times texts; below, one thread is as fast as two (docs/speed.md)
 USUAL = Choice(temperature=0.8, top_p=0.7)  # what sample.py draws by when nothing else is said
 
 
@@ -33,9 +35,9 @@ class Continuation:
 class Writer:
     """Writes on from prompts with one model and its tokenizer."""
 
-    def __init__(self, model: GPT, tokenizer: Tokenizer, kind: torch.dtype = torch.float32) -> None:
-        """kind: the type of the weights that are multiplied; on a processor all else stays in fp32."""
-        self.model = for_writing(model, kind)
+    def __init__(self, model: GPT, tokenizer: Tokenizer, dtype: torch.dtype = torch.float32) -> None:
+        """dtype: of weights and arithmetic."""
+        self.model = for_writing(model, dtype)
         self.tokenizer = tokenizer
 
     def prompt_ids(self, prompt: str) -> list[int]:
@@ -63,27 +65,28 @@ class Writer:
         endings = [Ending(self.tokenizer, ids, tuple(nfc(stop) for stop in stops)) for _ in seeds]
         generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
         steps = generate(self.model, ids, choice, generators, banned=(UNKNOWN,))
-        for _ in range(tokens):
-            if all(text.stopped for text in texts):
-                break
-            pieces, logits = next(steps)
-            log_probabilities = logits.log_softmax(dim=1).gather(1, pieces[:, None])[:, 0].tolist()
-            for row, (text, ending) in enumerate(zip(texts, endings, strict=True)):
-                if text.stopped:
-                    continue
-                piece = int(pieces[row])
-                if show_next:
-                    text.next.append(self.likeliest(logits[row], show_next))
-                if piece == MARK and not no_stop:
-                    text.stopped = "end"
-                    continue
-                text.ids.append(piece)
-                text.log_probabilities.append(log_probabilities[row])
-                new = ending.add(piece)
-                text.completion += new
-                say(text, new)
-                if ending.found:
-                    text.stopped = "stop"
+        with threads_for(len(seeds) * self.model.parameter_count):
+            for _ in range(tokens):
+                if all(text.stopped for text in texts):
+                    break
+                pieces, logits = next(steps)
+                log_probabilities = logits.log_softmax(dim=1).gather(1, pieces[:, None])[:, 0].tolist()
+                for row, (text, ending) in enumerate(zip(texts, endings, strict=True)):
+                    if text.stopped:
+                        continue
+                    piece = int(pieces[row])
+                    if show_next:
+                        text.next.append(self.likeliest(logits[row], show_next))
+                    if piece == MARK and not no_stop:
+                        text.stopped = "end"
+                        continue
+                    text.ids.append(piece)
+                    text.log_probabilities.append(log_probabilities[row])
+                    new = ending.add(piece)
+                    text.completion += new
+                    say(text, new)
+                    if ending.found:
+                        text.stopped = "stop"
         for text, ending in zip(texts, endings, strict=True):
             rest = ending.rest()
             text.completion += rest
@@ -99,6 +102,21 @@ class Writer:
             {"id": id, "piece": self.tokenizer.piece(id), "probability": probability}
             for probability, id in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         ]
+
+
+@contextmanager
+def threads_for(numbers: int) -> Iterator[None]:
+    """Compute with one thread within where a step multiplies so few `numbers` that threads wait longer than they work.
+
+    A waiting thread needs its core: where that is busy with something else, each product waits for it.
+    """
+    before = torch.get_num_threads()
+    if numbers < WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Ending:

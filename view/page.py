@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
+import torch
 from torch import Tensor
 
+from model.attention import split_qkv
 from model.gpt import GPT
 from view.trace import Trace
 
@@ -67,7 +69,13 @@ def arrays(
     weights = traced.weights[chosen][:, :, lower[0], lower[1]]
     fine = weights.nbytes <= ROOM
     columns = [
-        block.attention.qkv.weight.detach().view(3, config.heads, D, config.width)[:, :, 0].transpose(0, 1)
+        torch.stack(
+            [
+                part.view(config.heads, D, config.width)[:, 0]
+                for part in split_qkv(block.attention.qkv.weight.detach(), 0)
+            ],
+            dim=1,
+        )
         for block in blocks
     ]
     norms = [
@@ -76,7 +84,7 @@ def arrays(
     ]
     biases = [
         np.zeros((config.heads, 3)) if block.attention.qkv.bias is None
-        else numbers(block.attention.qkv.bias).reshape(3, config.heads, D)[:, :, 0].T
+        else np.stack([numbers(part).reshape(config.heads, D)[:, 0] for part in split_qkv(block.attention.qkv.bias, 0)], 1)
         for block in blocks
     ]  # fmt: skip
     mixing = [block.attention.output.weight[0] for block in blocks]

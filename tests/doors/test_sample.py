@@ -277,3 +277,16 @@ def test_another_tokenizer_beside_the_weights_is_refused(run, tmp_path, tokenize
     result = door("sample", "--run", tmp_path / "run", cwd=tmp_path)
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
     assert "model.safetensors" in result.stderr and "tokenizer.model" in result.stderr
+
+
+def test_small_models_write_with_one_thread_and_give_the_others_back():
+    import torch
+
+    from training.write import WORTH_THREADS, threads_for
+
+    torch.set_num_threads(2)
+    with threads_for(WORTH_THREADS - 1):
+        assert torch.get_num_threads() == 1
+    with threads_for(WORTH_THREADS):
+        assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == 2

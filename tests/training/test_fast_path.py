@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from model.config import ModelConfig
+from model.fast.training import fast_loss
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.optimizer import make_optimizer, update
@@ -42,7 +43,7 @@ def learn(optimizer, fast):
     for step in range(STEPS):
         for group in made.param_groups:
             group["lr"] = 5e-3 * (1 - step / STEPS)
-        losses.append(update(model.loss if fast else slow_loss, made, [windows(step)], 1.0, autocast, scaler))
+        losses.append(update(fast_loss(model) if fast else slow_loss, made, [windows(step)], 1.0, autocast, scaler))
     return torch.tensor(losses)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from model.fast.training import fast_loss
 from tests.conftest import V, make_model
 from training import checkpoint
 from training.config import TrainConfig
@@ -22,7 +23,7 @@ PROGRESS = checkpoint.Progress(step=3, text="a", tokenizer="b", epoch=1, used=2,
 
 def step(model, batches, max_norm=1.0, config=CONFIG):
     optimizer = make_optimizer(model, config)
-    return update(model.loss, optimizer, batches, max_norm, nullcontext, SCALER)
+    return update(fast_loss(model), optimizer, batches, max_norm, nullcontext, SCALER)
 
 
 def test_a_split_batch_gives_the_same_step():
@@ -121,7 +122,7 @@ def test_a_saved_optimizer_goes_on_the_same(optimizer, tmp_path):
 
     def go(model, made, some):
         for batch in some:
-            update(model.loss, made, [batch], 1.0, nullcontext, SCALER)
+            update(fast_loss(model), made, [batch], 1.0, nullcontext, SCALER)
 
     model = make_model()
     made = make_optimizer(model, config)
@@ -136,3 +137,17 @@ def test_a_saved_optimizer_goes_on_the_same(optimizer, tmp_path):
     go(again, made, batches[3:])
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_whose_gradients_overflow_is_skipped_by_every_optimizer(optimizer):
+    model = make_model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    made = make_optimizer(model, replace(CONFIG, optimizer=optimizer))
+    scaler = torch.amp.GradScaler("cpu", init_scale=3e38)
+    inputs, targets = torch.randint(V, (2, 8, 9))
+    scaler.scale(model.loss(inputs, targets)).backward()
+    scaler.step(made)
+    scaler.update()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert scaler.get_scale() < 3e38

@@ -1,7 +1,7 @@
 """Causal attention from plain matrix products, a block of queries at a time: nothing T×T is kept.
 
 On a processor that multiplies bf16 itself this is two to three times as fast as torch's own kernel, which spends its
-time outside the products (docs/speed.md); on others, and on graphics cards, torch's kernel serves.
+time outside the products (docs/speed.md); everything else is declined and left to torch's kernel.
 """
 
 import math
@@ -10,21 +10,32 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from model.attention import causal_attention
 
 BLOCK = 256  # queries at a time: the keys after a block are left out, which saves up to half of the products
 SCRATCH = 2**21  # scores at a time, so that they stay in the processor's cache
 
 
-@torch.library.custom_op("malssi::attend", mutates_args=())  # so that compiling takes it as it is
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return what `causal_attention` returns, by blocks where that is faster: three (B, H, T, D) -> (B, H, T, D)."""
+    if q.dtype == torch.bfloat16 and q.device.type == "cpu":
+        return by_blocks(q, k, v)
+    return causal_attention(q, k, v)
+
+
+def has_amx() -> bool:
+    """Whether this processor multiplies bf16 in tiles; no public name of torch says so before 2.11."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
+
+
+@torch.library.custom_op("malssi::attend", mutates_args=())  # so that compiling takes it as it is
+def by_blocks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return what every head gathers, softmax(QKᵀ / √D) V with the causal mask: three (B, H, T, D) -> (B, H, T, D)."""
     heads = torch.empty(q.shape, dtype=q.dtype)
-    if (
-        torch.cpu._is_amx_tile_supported()
-    ):  # there torch's kernel is the faster one on the way there, not on the way back
-        return heads.copy_(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    if has_amx():  # there torch's kernel is faster in the forward pass, though not in the backward pass
+        return heads.copy_(causal_attention(q, k, v))
     q, k, v, gathered = (x.flatten(0, 1) for x in (q, k, v, heads))
     for n, t, s in blocks(q):
         torch.bmm(weights(q[n, t], k[n, s]), v[n, s], out=gathered[n, t])
@@ -71,12 +82,12 @@ def weights(q: Tensor, k: Tensor) -> Tensor:
 
 
 def keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    """Keep what the way back needs."""
+    """Keep what the backward pass needs."""
     ctx.save_for_backward(*inputs)
 
 
-attend.register_fake(lambda q, k, v: torch.empty(q.shape, dtype=q.dtype, device=q.device))
+by_blocks.register_fake(lambda q, k, v: torch.empty(q.shape, dtype=q.dtype, device=q.device))
 attend_backward.register_fake(
     lambda dheads, *inputs: tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs)
 )
-attend.register_autograd(lambda ctx, dheads: attend_backward(dheads, *ctx.saved_tensors), setup_context=keep)
+by_blocks.register_autograd(lambda ctx, dheads: attend_backward(dheads, *ctx.saved_tensors), setup_context=keep)

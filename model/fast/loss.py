@@ -47,7 +47,7 @@ def by_stretches(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Te
 
 
 def keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Keep what the way back needs."""
+    """Keep what the backward pass needs."""
     ctx.save_for_backward(*output[1:])
 
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from model import loss
+from model.fast import loss
+from model.fast.training import fast_loss
 from tests.conftest import V, make_model, wide
 
 N, C = 23, 20
@@ -54,8 +55,9 @@ def test_a_models_loss_is_that_of_its_logits():
     model = wide()
     ids, targets = torch.randint(V, (2, 3, 7))
     by_logits = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="sum")
+    assert_close(fast_loss(model)(ids, targets), by_logits)
     assert_close(model.loss(ids, targets), by_logits)
-    model.loss(ids, targets).backward()
+    fast_loss(model)(ids, targets).backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     by_logits.backward()
@@ -66,4 +68,4 @@ def test_a_models_loss_is_that_of_its_logits():
 def test_a_loss_that_is_no_number_stays_none():
     model = make_model()
     model.blocks[0].feed_forward.up.weight.data[0, 0] = torch.nan
-    assert model.loss(*torch.randint(V, (2, 3, 7))).isnan()
+    assert fast_loss(model)(*torch.randint(V, (2, 3, 7))).isnan()
