@@ -69,24 +69,19 @@ def arrays(
     weights = traced.weights[chosen][:, :, lower[0], lower[1]]
     fine = weights.nbytes <= ROOM
     columns = [
-        torch.stack(
-            [
-                part.view(config.heads, D, config.width)[:, 0]
-                for part in split_qkv(block.attention.qkv.weight.detach(), 0)
-            ],
-            dim=1,
-        )
-        for block in blocks
+        torch.stack([part.view(config.heads, D, config.width)[:, 0] for part in split_qkv(weight, dim=0)], dim=1)
+        for weight in (block.attention.qkv.weight.detach() for block in blocks)
     ]
     norms = [
         [[norm.weight, np.zeros(config.width) if norm.bias is None else norm.bias] for norm in pair]
         for pair in ((block.attention_norm, block.feed_forward_norm) for block in blocks)
     ]
     biases = [
-        np.zeros((config.heads, 3)) if block.attention.qkv.bias is None
-        else np.stack([numbers(part).reshape(config.heads, D)[:, 0] for part in split_qkv(block.attention.qkv.bias, 0)], 1)
-        for block in blocks
-    ]  # fmt: skip
+        np.zeros((config.heads, 3))
+        if bias is None
+        else np.stack([numbers(part).reshape(config.heads, D)[:, 0] for part in split_qkv(bias, dim=0)], axis=1)
+        for bias in (block.attention.qkv.bias for block in blocks)
+    ]
     mixing = [block.attention.output.weight[0] for block in blocks]
     mixing_bias = [
         0.0 if block.attention.output.bias is None else float(block.attention.output.bias.detach()[0])
