@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.door import DONE, Parser, add_reading_flags, notice, run_door
+from doors.door import DONE, Parser, add_reading_flags, notice, run_door
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +31,9 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--best",
         action="store_true",
-        help="look at the head whose last row puts the most weight on one earlier eojeol (usual)",
+        help="look at the head whose last row puts the most weight on one earlier eojeol; so it is without --layer",
     )
-    parser.add_argument("--unit", choices=("eojeol", "piece"), default="eojeol", help="what looks at what (eojeol)")
+    parser.add_argument("--unit", choices=("eojeol", "token"), default="eojeol", help="what looks at what")
     parser.add_argument("--format", choices=FORMATS, help="text, or every head as json or csv; left out, as -o says")
     parser.add_argument("--plain", action="store_true", help="text without colours and frames")
     parser.add_argument(
@@ -48,7 +48,7 @@ def make_parser() -> Parser:
         "--page-precision",
         choices=("auto", "fp32", "fp16"),
         default="auto",
-        help="of queries, keys and values in the page (auto: fp32 while they are small)",
+        help="dtype of queries, keys and values in the page; auto is fp32 while they are small",
     )
     parser.add_argument("--toy", action="store_true", help="the worked example of four tokens, which needs no run")
     return parser
@@ -71,13 +71,13 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.text:
         parser.error('name a text, such as "나는 사과를 맛있게 먹었다", or --toy')
     # Only now, so that --help answers at once.
-    from training.checkpoint import open_run
-    from training.device import choose_device
+    from machine.device import choose_device
+    from run.folder import open_run
     from view.trace import trace
 
     if options.precision in ("bf16", "fp16"):
         notice("attention is shown in fp32")
-    run = open_run(options.run, choose_device(options.device, notice))
+    run = open_run(options.run, choose_device(options.device, notice), options.step, notice)
     traced = trace(run.model, run.tokenizer, options.text)
     if traced.text != options.text:
         notice("the text was composed (NFC), as training does")
@@ -198,7 +198,7 @@ def as_json(traced: "Trace", options: argparse.Namespace) -> str:
     content = {
         "text": traced.text,
         "ids": traced.ids,
-        "pieces": traced.pieces,
+        "tokens": traced.tokens,
         "groups": [vars(group) for group in traced.groups],
         "unit": options.unit,
         "layers": chosen,

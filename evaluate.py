@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from training.config import add_flags, given
-from training.door import DONE, Parser, add_reading_flags, notice, run_door
+from doors.door import DONE, Parser, add_reading_flags, notice, run_door
+from run.config import add_flags, given
 
 if TYPE_CHECKING:
-    from training.checkpoint import Run
+    from run.folder import Run
 
 SAMPLES, SAMPLE_TOKENS = 100, 200
 
@@ -32,27 +32,28 @@ def main(arguments: list[str] | None = None) -> int:
     if options.batch_size < 1:
         parser.error(f"--batch-size must be 1 or more, not {options.batch_size}")
     # Only now, so that --help answers at once.
-    from data.prepare import encode
-    from training.checkpoint import open_run
-    from training.device import choose_device
-    from training.evaluate import total_bits
+    from data.tokens import encode
+    from machine.device import choose_device
+    from measures.bits import total_bits
+    from run.folder import open_run
 
     if options.precision in ("bf16", "fp16"):
         notice("bits per character are defined in fp32: measured in fp32")
-    run = open_run(options.run, choose_device(options.device, notice))
-    train, documents = find_documents(run, options)
+    run = open_run(options.run, choose_device(options.device, notice), options.step, notice)
+    side, documents, train = find_documents(run, options)
     tokens = encode(documents, run.tokenizer)
     notice(
         f"not the run's own text: all of its {tokens.documents:,} documents are measured"
-        if train is None
-        else f"the run's own text: its {tokens.documents:,} validation documents are measured"
+        if side == "all"
+        else f"the run's own text: its {tokens.documents:,} {side} documents are measured"
     )
     bits = total_bits(run.model, tokens.ids, options.batch_size)
     result: dict[str, Any] = {
         "run": str(run.folder),
         "step": run.progress.step,
+        "side": side,
         "documents": tokens.documents,
-        "pieces": tokens.targets,
+        "tokens": tokens.targets,
         "characters": tokens.characters,
         "bytes": tokens.bytes,
         "bits_per_character": bits / tokens.characters,
@@ -64,14 +65,15 @@ def main(arguments: list[str] | None = None) -> int:
     return DONE
 
 
-def find_documents(run: "Run", options: argparse.Namespace) -> tuple[Iterable[str] | None, Iterable[str]]:
-    """Return the training documents, if the text is the run's own, and those to measure on.
+def find_documents(run: "Run", options: argparse.Namespace) -> tuple[str, Iterable[str], Iterable[str] | None]:
+    """Return the side to measure, its documents, and the training documents if the text is the run's own.
 
-    The run's own text gives its validation side; any other text, named by --data.path or --data.dataset, is measured
-    whole. Raises ValueError where the text that config.yaml names is no longer the recorded one.
+    The run's own text gives its validation side, or the training side where it has no other; any other text, named by
+    --data.path or --data.dataset, is measured whole. Raises ValueError where the text that config.yaml names is no
+    longer the recorded one.
     """
-    from data.prepare import survey
     from data.read import Text, enough
+    from data.split import survey
 
     flags = {name.removeprefix("data."): value for name, value in given(options).items() if name.startswith("data.")}
     named = {"path", "dataset"} & set(flags)
@@ -84,28 +86,29 @@ def find_documents(run: "Run", options: argparse.Namespace) -> tuple[Iterable[st
     own = enough(text)
     found = survey(own)
     if found.hash == run.progress.text:
-        return found.side(own, validation=False), found.side(own, validation=True)
+        train, validation = (found.side(own, validation) for validation in (False, True))
+        return ("validation", validation, train) if found.parted else ("training", train, train)
     if named:
         if config.limit and "limit" not in flags:  # that was for training
             text = Text(replace(config, limit=None))
-        return None, text
+        return "all", text, None
     raise ValueError(
         f"the text in {config.where} is no longer the one that {run.folder} was trained on: "
         "name that one, or another to measure whole, by --data.path"
     )
 
 
-def copied(run: "Run", train: Iterable[str] | None, validation: Iterable[str]) -> dict[str, float]:
+def copied(run: "Run", train: Iterable[str] | None, measured: Iterable[str]) -> dict[str, float]:
     """Return how much of 100 samples stands word for word in the training text, and of the validation text."""
     if train is None:
         raise ValueError("--copied compares with the run's own training text: leave out --data.path, or name that text")
-    from training.evaluate import copied_share
-    from training.write import USUAL, Writer
+    from measures.copied import copied_share
+    from writing.writer import DEFAULT, Writer
 
-    written = Writer(run.model, run.tokenizer).write("", SAMPLE_TOKENS, USUAL, list(range(SAMPLES)))
+    written = Writer(run.model, run.tokenizer).write("", SAMPLE_TOKENS, DEFAULT, list(range(SAMPLES)))
     return {
         "copied": copied_share([text.completion for text in written], train),
-        "copied_validation": copied_share(list(validation), train),
+        "copied_validation": copied_share(list(measured), train),
     }
 
 
@@ -114,13 +117,13 @@ def as_text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['run']} at step {result['step']}: {result['bits_per_character']:.4f} bits per character, "
         f"{result['bits_per_byte']:.4f} per byte",
-        f"{result['documents']:,} documents, {result['pieces']:,} pieces, {result['characters']:,} characters, "
+        f"{result['documents']:,} documents, {result['tokens']:,} tokens, {result['characters']:,} characters, "
         f"{result['bytes']:,} bytes",
     ]
     if "copied" in result:
         lines.append(
             f"of the 30-character stretches of {SAMPLES} samples {result['copied']:.1%} stand in the training text, "
-            f"of the validation text {result['copied_validation']:.1%}"
+            f"of the {result['side']} text {result['copied_validation']:.1%}"
         )
     return "\n".join(lines)
 

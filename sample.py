@@ -1,4 +1,4 @@
-"""Let a model write on: python sample.py --prompt 나는 (layers, heads and steps count from 0 everywhere)"""
+"""Let a model continue a text: python sample.py --prompt 나는 (layers, heads and steps count from 0 everywhere)"""
 
 import argparse
 import json
@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.door import DONE, Parser, add_reading_flags, notice, run_door
+from doors.door import DONE, Parser, add_reading_flags, notice, run_door
 
 if TYPE_CHECKING:
     from model.generate import Choice
-    from training.write import Continuation, Writer
+    from writing.writer import Continuation, Writer
 
 
 def make_parser() -> Parser:
@@ -21,13 +21,13 @@ def make_parser() -> Parser:
     add_reading_flags(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
-        "--prompt", default="", metavar="TEXT", help="what to write on from (--prompt=-… for a leading dash)"
+        "--prompt", default="", metavar="TEXT", help="the text to continue (--prompt=-… for a leading dash)"
     )
     source.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from this file, UTF-8")
     source.add_argument(
-        "--interactive", action="store_true", help="stay loaded and write on from each line that comes in"
+        "--interactive", action="store_true", help="stay loaded and continue each line of standard input"
     )
-    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="most pieces to write")
+    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="most tokens to write")
     parser.add_argument(
         "--temperature",
         type=float,
@@ -35,28 +35,38 @@ def make_parser() -> Parser:
         metavar="X",
         help="below 1 safer, above 1 wilder, 0 always the likeliest",
     )
-    parser.add_argument("--top-k", type=int, default=0, metavar="N", help="draw from the N likeliest pieces; 0 is off")
     parser.add_argument(
-        "--top-p", type=float, default=0.7, metavar="X", help="draw from the likeliest that reach X together; 1 is off"
+        "--top-k", type=int, default=0, metavar="N", help="sample from the N likeliest tokens; 0 is off"
     )
     parser.add_argument(
-        "--repetition-penalty", type=float, default=1.0, metavar="X", help="weaken pieces already there; 1 is off"
+        "--top-p",
+        type=float,
+        default=0.7,
+        metavar="X",
+        help="keep the likeliest tokens up to probability X; 1 is off",
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="above 1, less of what is there already; 1 is off",
     )
     parser.add_argument("--stop", nargs="+", default=[], metavar="TEXT", help="end before any of these texts")
     parser.add_argument("--count", type=int, default=1, metavar="N", help="continuations, written in one batch")
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; left out, drawn and told")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; left out, drawn and printed")
     parser.add_argument(
         "--no-stop", action="store_true", help="go on past the end of a document, a blank line in its place"
     )
     parser.add_argument(
-        "--show-next", type=int, default=0, metavar="K", help="show each step's K likeliest pieces instead of the text"
+        "--show-next", type=int, default=0, metavar="K", help="show each step's K likeliest tokens instead of the text"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line in place of text")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Read the command line, open the run, write."""
+    """Read the command line, open the run, continue the prompt."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     for name, least in (("tokens", 0), ("count", 1), ("show_next", 0), ("top_k", 0), ("seed", 0)):
@@ -65,16 +75,16 @@ def main(arguments: list[str] | None = None) -> int:
     # Only now, so that --help answers at once.
     import torch
 
+    from machine.device import PRECISIONS, choose_device
     from model.generate import Choice
-    from training.checkpoint import open_run
-    from training.device import PRECISIONS, choose_device
-    from training.write import Writer
+    from run.folder import open_run
+    from writing.writer import Writer
 
     try:
         choice = Choice(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
     except ValueError as error:
         parser.error(f"--{error}")
-    run = open_run(options.run, choose_device(options.device, notice))
+    run = open_run(options.run, choose_device(options.device, notice), options.step, notice)
     if options.top_k > run.tokenizer.vocab_size:
         notice(f"top-k {options.top_k} is above the vocabulary: {run.tokenizer.vocab_size} taken")
     writer = Writer(run.model, run.tokenizer, PRECISIONS.get(options.precision, torch.float32))
@@ -91,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def interact(writer: "Writer", choice: "Choice", options: argparse.Namespace) -> int:
-    """Write on from each line of standard input until it ends."""
+    """Continue each line of standard input until it ends."""
     notice("a prompt a line; Ctrl-D ends")
     for line in iter(lambda: ask("> "), None):
         try:
@@ -110,7 +120,7 @@ def ask(sign: str) -> str | None:
 
 
 def write(writer: "Writer", choice: "Choice", options: argparse.Namespace, prompt: str) -> None:
-    """Write on from `prompt` as the options say, to stdout."""
+    """Continue `prompt` as the options say, on stdout."""
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     if options.seed is None:
         notice(f"seed: {seed}")
@@ -118,7 +128,7 @@ def write(writer: "Writer", choice: "Choice", options: argparse.Namespace, promp
         notice("the prompt ends in a space; the model continues better without one")
     context = writer.model.config.context
     if len(writer.prompt_ids(prompt)) > context:
-        notice(f"the prompt is longer than the context: the model reads its last {context} pieces")
+        notice(f"the prompt is longer than the context: the model reads its last {context} tokens")
 
     streaming = options.count == 1 and not options.json and not options.show_next
 
@@ -161,7 +171,7 @@ def as_json(text: "Continuation", writer: "Writer", show: int) -> dict[str, Any]
         "text": text.prompt + text.completion,
         "completion": text.completion,
         "ids": text.ids,
-        "prompt_pieces": len(text.ids) - len(text.log_probabilities) - 1,
+        "prompt_tokens": len(text.ids) - len(text.log_probabilities) - 1,
         "log_probabilities": text.log_probabilities,
         "stopped": text.stopped,
         "seed": text.seed,
@@ -170,13 +180,13 @@ def as_json(text: "Continuation", writer: "Writer", show: int) -> dict[str, Any]
 
 
 def show_next(text: "Continuation", writer: "Writer") -> None:
-    """Print each step's likeliest pieces as bars, the one that was taken marked."""
+    """Print each step's likeliest tokens as bars, the one that was taken marked."""
     from data.tokenizer import MARK
 
     chosen = text.ids[len(text.ids) - len(text.log_probabilities) :]
     before = list(text.ids[: len(text.ids) - len(chosen)])
     for step, likeliest in enumerate(text.next):
-        taken = chosen[step] if step < len(chosen) else MARK  # past the last piece it was the end
+        taken = chosen[step] if step < len(chosen) else MARK  # past the last token it was the end
         print(writer.tokenizer.decode(before)[-40:].replace("\n", "⏎"))
         if step < len(chosen) and taken not in [entry["id"] for entry in likeliest]:
             likeliest = [*likeliest, {"id": taken, "probability": math.exp(text.log_probabilities[step])}]

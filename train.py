@@ -1,10 +1,19 @@
-"""Train a model on your text: python train.py --data.path my.txt --train.minutes 5"""
+"""Train a model on your text: python train.py --data.path my.txt --train.minutes 5
 
+Settings come from the config, flags go over them. A default shown here holds where the config says nothing.
+"""
+
+import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from training.config import MAY_CHANGE, PROJECT, Config, add_flags, as_yaml, by_name, given, read_config, sealed
-from training.door import DONE, INTERRUPTED, Parser, run_door
+from doors.door import DONE, Parser, run_door
+from run.config import MAY_CHANGE, PROJECT, Config, add_flags, as_yaml, by_name, given, read_config, sealed
+
+if TYPE_CHECKING:
+    from data.prepare import Prepared
 
 DEFAULT = PROJECT / "configs" / "tiny.yaml"
 
@@ -13,56 +22,59 @@ def main(arguments: list[str] | None = None) -> int:
     """Read the command line, prepare the text, train."""
     parser = Parser(__doc__)
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings to start from; left out, configs/tiny.yaml"
+        "--config", type=Path, metavar="FILE", help="settings to start from (default: configs/tiny.yaml)"
     )
     parser.add_argument(
-        "--run", type=Path, metavar="DIR", help="folder of the run; left out, runs/NAME after the config"
+        "--run", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME after the config)"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run, or with the newest one under runs/")
     parser.add_argument(
-        "--init-from", type=Path, metavar="DIR", help="start from the weights and tokenizer of this run"
-    )
+        "--init-from", dest="train.init_from", metavar="DIR", default=argparse.SUPPRESS,
+        help="start from the weights and tokenizer of this run, as --train.init_from",
+    )  # fmt: skip
     add_flags(parser)
     options = parser.parse_args(arguments)
     overrides = given(options)
-    if {"train.steps", "train.minutes"} <= set(overrides):
-        parser.error("--train.steps and --train.minutes exclude each other")
-    if {"data.path", "data.dataset"} <= set(overrides):
-        parser.error("--data.path and --data.dataset exclude each other")
-    if options.resume and options.init_from:
+    for one, other in (("train.steps", "train.minutes"), ("data.path", "data.dataset")):
+        if {one, other} <= set(overrides):
+            parser.error(f"--{one} and --{other} exclude each other")
+    if options.resume and "train.init_from" in overrides:
         parser.error("--init-from begins a new run, --resume goes on with an old one")
     # Only now, so that --help answers at once.
     from data.files import replace_file
     from data.prepare import prepare
     from data.read import Text, enough
-    from training import auto, checkpoint
+    from run.folder import RUNS, free_folder, locked, newest_run, open_parts
+    from training import auto
     from training.log import say
     from training.loop import train
 
     own = None
     if options.resume:
-        folder = options.run or checkpoint.newest_run()
-        before, own = checkpoint.open_parts(folder)
+        folder = options.run or newest_run()
+        before, own = open_parts(folder)
         config = resumed(folder, before, overrides)
         if options.config:
             say(f"{options.config} is not read: with --resume the settings are those of {folder / 'config.yaml'}")
     else:
-        folder = options.run or free_folder(checkpoint.RUNS / (options.config or DEFAULT).stem)
+        path = options.config or DEFAULT
+        folder = options.run or free_folder(RUNS / path.stem)
         if (folder / "config.yaml").exists():
             raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another --run")
-        if options.init_from:
-            overrides |= inherited(options.init_from, overrides)
-        config = read_config(options.config or DEFAULT, overrides)
+        config = read_config(path, overrides)
+        if config.train.init_from:
+            overrides |= inherited(Path(config.train.init_from), overrides)
+            config = read_config(path, overrides)
         if config.auto and (clashing := [name for name in auto.CHOSEN if name in overrides]):
             raise ValueError(
                 f"{', '.join('--' + name for name in clashing)} cannot be given where the config has auto, which "
                 "chooses them: leave out auto (--auto false) or these"
             )
-        if not options.run and folder.name != (options.config or DEFAULT).stem:
-            say(f"{folder.with_name((options.config or DEFAULT).stem)} exists: this run is {folder}")
+        if not options.run and folder.name != path.stem:
+            say(f"{folder.with_name(path.stem)} exists: this run is {folder}")
 
     text = Text(config.data, say, offline=options.resume and "data.dataset" not in overrides)
-    prepared = prepare(enough(text, say), config.tokenizer, config.train.eval_pieces, say, own=own)
+    prepared = prepare(enough(text, say), config.tokenizer, config.train.eval_tokens, say, own=own)
     if config.train.steps == 0:
         say("prepared; 0 steps to train")
         return DONE
@@ -71,27 +83,34 @@ def main(arguments: list[str] | None = None) -> int:
         return DONE
     if config.auto:
         config = auto.choose(config, prepared, say)
+    if not options.resume and "model.context" not in overrides:
+        config = fitted(config, prepared)
     folder.mkdir(parents=True, exist_ok=True)
-    with checkpoint.locked(folder):
+    with locked(folder):
         if not options.resume:
             replace_file(folder / "tokenizer.model", prepared.tokenizer.model)
         replace_file(folder / "config.yaml", sealed(as_yaml(config)))
         say(f"run: {folder}")
-        done = train(config, prepared, folder, options.resume, options.init_from)
-    if not done:
+        stopped_by = train(config, prepared, folder, options.resume)
+    if stopped_by:
         say(f"stopped and saved; go on by: python train.py --resume --run {folder}")
-        return INTERRUPTED
+        return 128 + stopped_by
     say(f"done: {folder} · try: python sample.py --run {folder} --prompt 나는")
     return DONE
 
 
-def free_folder(folder: Path) -> Path:
-    """Return `folder`, or the first of folder-2, folder-3, … that does not exist."""
-    names = [folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 10_000))]
-    return next(name for name in names if not name.exists())
+def fitted(config: Config, prepared: "Prepared") -> Config:
+    """Return `config` with a context that the text can fill; a lower one is said."""
+    from training.log import say
+
+    tokens = len(prepared.train.ids)
+    if config.model.context < tokens:
+        return config
+    say(f"context: {tokens - 1} in place of {config.model.context}, since the text has only {tokens} tokens")
+    return replace(config, model=replace(config.model, context=tokens - 1))
 
 
-def resumed(folder: Path, before: Config, overrides: dict[str, object]) -> Config:
+def resumed(folder: Path, before: Config, overrides: dict[str, Any]) -> Config:
     """Return the settings `before` of the run in `folder` with those of `overrides` that may change."""
     from training.log import say
 
@@ -109,14 +128,14 @@ def resumed(folder: Path, before: Config, overrides: dict[str, object]) -> Confi
                 f"{name} is now {value} (was {known[name]}): the learning rate goes on as in a run of that length "
                 "and falls to its end by then"
             )
-    return read_config(folder / "config.yaml", overrides)
+    return read_config(folder / "config.yaml", overrides, own=True)
 
 
-def inherited(folder: Path, overrides: dict[str, object]) -> dict[str, object]:
+def inherited(folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that a run must share with the one in `folder` whose weights it starts from."""
-    from training import checkpoint
+    from run.folder import open_parts
 
-    config, _ = checkpoint.open_parts(folder)
+    config, _ = open_parts(folder)
     shared = {
         name: value for name, value in by_name(config).items() if name.startswith("model.") and name != "model.dropout"
     }
@@ -131,11 +150,12 @@ def inherited(folder: Path, overrides: dict[str, object]) -> dict[str, object]:
 
 def finished(folder: Path, before: Config, config: Config) -> bool:
     """Whether the run in `folder`, of the settings `before`, has taken all the steps, or minutes, of `config`."""
-    from training import checkpoint
+    from run import checkpoint
+    from run.folder import STATE, begun
 
-    if not checkpoint.begun(folder):
+    if not begun(folder):
         return False
-    progress = checkpoint.load(folder / "state.safetensors", tensors=False)[1]
+    progress = checkpoint.load(folder / STATE, tensors=False)[1]
     if config.train.steps is not None:
         return progress.step >= config.train.steps
     return progress.finished and before.train.minutes == config.train.minutes

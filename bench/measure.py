@@ -113,13 +113,10 @@ def machine() -> dict[str, Any]:
 
 def processor() -> str:
     """Return the name that the processor gives itself, with what it can do in bf16."""
-    from training.device import native_bf16
+    from machine.about import processor_name
+    from machine.device import native_bf16
 
-    name = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    return f"{name}, {'native' if native_bf16() else 'no native'} bf16"
+    return f"{processor_name()}, {'native' if native_bf16() else 'no native'} bf16"
 
 
 def commit() -> str:

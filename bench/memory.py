@@ -1,4 +1,4 @@
-"""Peak memory and time of a training step over contexts, and how much of it autograd keeps for the way back.
+"""Peak memory and time of a training step over contexts, and how much of it autograd keeps for the backward pass.
 
 python -m bench.memory [--plot FILE.png]
 """
@@ -22,17 +22,18 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from bench.measure import PROJECT, add_shape, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_step
+from machine.device import NAMES, PRECISIONS, autocast, choose_device, choose_precision
 from model.config import ModelConfig
 from model.fast.loss import summed_loss
 from model.fast.training import fast_loss
 from model.gpt import GPT
-from training.config import TrainConfig
-from training.device import NAMES, PRECISIONS, Loss, autocast, choose_device, choose_precision, hold_memory
-from training.optimizer import make_optimizer, update
+from run.config import TrainConfig
+from training.learner import Learner
 
 SIZES = {"layers": 6, "heads": 6, "width": 384, "vocabulary": 4096, "tokens": 4096, "steps": 3}
 LEAST = {"layers": 1, "heads": 1, "width": 8, "vocabulary": 8, "tokens": 8}
 PLAIN = "plain loop, float32"
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -108,20 +109,18 @@ def one_step(name: str, context: int, sizes: argparse.Namespace, device: torch.d
     inputs, targets = batch(context, sizes, device)
     if name == "plain":
         return partial(plain_step(build(name, context, sizes, device)), inputs, targets)
-    hold_memory()
     dtype = choose_precision(name, device)
-    model = build(name, context, sizes, device)
-    optimizer = make_optimizer(model, TrainConfig(steps=1), dtype)
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    loss: Any = fast_loss(cast(GPT, model))
-    return partial(update, loss, optimizer, [(inputs, targets)], 1.0, autocast(device, dtype), scaler)
+    learner = Learner(cast(GPT, build(name, context, sizes, device)), TrainConfig(steps=1, optimizer="adamw"), dtype)
+    return partial(learner.update, [(inputs, targets)], learner.config.rate)
 
 
 def build(name: str, context: int, sizes: argparse.Namespace, device: torch.device) -> nn.Module:
     """Return the model of a contender, ready to be trained."""
     shape = {"layers": sizes.layers, "heads": sizes.heads, "width": sizes.width, "context": context}
     plain = name == "plain"
-    model = Plain(sizes.vocabulary, **shape) if plain else GPT(ModelConfig(**shape), sizes.vocabulary)
+    model = (
+        Plain(sizes.vocabulary, **shape) if plain else GPT(ModelConfig(**shape, position="learned"), sizes.vocabulary)
+    )
     return model.to(device).train()
 
 
@@ -172,7 +171,7 @@ def kept(
     targets: Tensor,
     within: Callable[[], AbstractContextManager] = nullcontext,
 ) -> float:
-    """Return the bytes a token that autograd keeps between the way there and back, beside the parameters themselves."""
+    """Return the bytes a token that autograd keeps between forward and backward pass, parameters left out."""
     storages: dict[int, torch.UntypedStorage] = {}  # held here, so that no address is given away twice
 
     def keep(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The peers: what a person writes who knows PyTorch and nothing of this project's ways to be fast.
 
 A training loop and a sampler in fp32, uncompiled: the whole batch, the whole logits, torch's own fused attention and
-AdamW as they come, one forward pass over everything for each new piece. And the same with transformers' GPT-2.
+AdamW as they come, one forward pass over everything for each new token. And the same with transformers' GPT-2.
 """
 
 import math
@@ -120,7 +120,7 @@ def random_windows(ids: np.ndarray, batch: int, context: int, generator: torch.G
 
 @torch.no_grad()
 def plain_sample(model: nn.Module, ids: Tensor, tokens: int, context: int) -> Tensor:
-    """Draw `tokens` more pieces, reading everything anew for each: (1, T) -> (1, T + tokens)."""
+    """Draw `tokens` more tokens, reading everything anew for each: (1, T) -> (1, T + tokens)."""
     for _ in range(tokens):
         logits = model(ids[:, -context:])[:, -1]
         ids = torch.cat([ids, torch.multinomial(logits.softmax(dim=-1), 1)], dim=1)

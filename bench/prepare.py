@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags = parser(__doc__, repeats=1)
     flags.add_argument("--text", type=Path, nargs="+", default=[PROJECT / "data" / "corpus"], metavar="PATH")
     flags.add_argument("--megabytes", type=float, default=1000, metavar="N", help="of text to prepare (1,000)")
-    flags.add_argument("--vocabulary", type=int, default=4096, metavar="N", help="pieces of the tokenizer (4,096)")
+    flags.add_argument("--vocabulary", type=int, default=4096, metavar="N", help="tokens of the tokenizer (4,096)")
     flags.add_argument("--one", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = flags.parse_args(arguments)
     if options.one:
@@ -135,7 +135,7 @@ def anonymous(pid: int) -> int:
 
 def rate(text: Path, tokenizer: bytes, size: int, together: bool) -> float:
     """Return the bytes a second that as many processes as cores encode together, each its own part of the text."""
-    from data.prepare import cores
+    from data.encoding import cores
 
     processes, context = cores(), multiprocessing.get_context("spawn")
     start, done = context.Barrier(processes + 1), context.Barrier(processes + 1)

@@ -19,11 +19,14 @@ import torch
 from bench.measure import in_turn, parser, report, spread
 from bench.plain import Plain, cosine, plain_step, random_windows
 from bench.time_to_quality import add_text, measured, open_text
-from data.prepare import Prepared, Tokens
+from data.prepare import Prepared
+from data.tokens import Tokens
+from machine.device import choose_device
 from model.config import ModelConfig
-from training import auto, checkpoint
-from training.config import PROJECT, Config
-from training.device import choose_device
+from run import checkpoint
+from run.config import PROJECT, Config
+from run.folder import build
+from training import auto
 from training.loop import train
 
 RECIPE = ModelConfig(layers=4, heads=4, width=128, context=64)
@@ -75,7 +78,7 @@ def malssi(config: Config, prepared: Prepared, validation: Tokens, seed: int) ->
         folder = Path(name)
         train(replace(config, train=replace(config.train, seed=seed)), prepared, folder)
         weights, progress = checkpoint.load(folder / "model.safetensors")
-        model = checkpoint.build(config.model, prepared.tokenizer.vocab_size)
+        model = build(config.model, prepared.tokenizer.vocab_size)
         checkpoint.load_weights(model, weights, folder)
         return measured(model.to(choose_device("auto")), validation), progress.step
 

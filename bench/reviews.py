@@ -8,7 +8,7 @@ import random
 import sys
 from pathlib import Path
 
-from training.door import DONE, Parser, run_door
+from doors.door import DONE, Parser, run_door
 
 LEAST = 15  # characters of a review; shorter ones say little beyond their stars
 

@@ -12,15 +12,15 @@ import torch
 
 from bench.measure import add_shape, in_turn, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_sample, transformers_gpt2
+from machine.device import choose_device
 from model.config import ModelConfig
 from model.fast.writing import for_writing
 from model.generate import Choice, generate
 from model.gpt import GPT
-from training.device import choose_device
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Let every contender write so many pieces in turn."""
+    """Let every contender write so many tokens in turn."""
     flags = parser(__doc__)
     add_shape(flags, layers=6, heads=6, width=384, context=256, vocabulary=4096, tokens=256, count=16)
     flags.add_argument("--position", choices=("learned", "rotary"), default="learned", help="of this project (learned)")
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     mark = torch.ones(1, 1, dtype=torch.long, device=device)
 
     def ours(model: Any, count: int) -> None:
-        # One piece in place of the mark, and no choice but the temperature, as the peers do.
+        # One token in place of the mark, and no choice but the temperature, as the peers do.
         generators = [torch.Generator().manual_seed(seed) for seed in range(count)]
         steps = generate(model, [1], Choice(temperature=1.0), generators)
         for _ in range(options.tokens):
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in tasks
     ]
     report(
-        f"Writing {options.tokens} pieces", rows, options, memory_limit_tokens_a_second=spread(found["limit"]),
+        f"Writing {options.tokens} tokens", rows, options, memory_limit_tokens_a_second=spread(found["limit"]),
         share_of_the_memory_limit=ratios(found[best], found["limit"]),
     )  # fmt: skip
     return 0

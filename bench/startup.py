@@ -1,4 +1,4 @@
-"""How long whole processes take: a door's help, torch alone, and the wait for the first piece that a model writes.
+"""How long whole processes take: a door's help, torch alone, and the wait for the first token that a model writes.
 
 python -m bench.startup [--run DIR]
 """
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import PROJECT, in_turn, parser, ratios, report, seconds, spread
-from training.door import notice
+from doors.door import notice
 
 PROMPT = "나는"
 BRIEFLY = ["--train.steps", "2"]
@@ -29,19 +29,19 @@ def main(arguments: list[str] | None = None) -> int:
         sample = f"python sample.py --prompt {PROMPT} --tokens 20"
         tasks = {
             "python -c pass": partial(until_the_end, ["-c", "pass"]),
-            "import torch": partial(until_first_piece, ["-c", f"import torch; print('{PROMPT}.', flush=True)"]),
+            "import torch": partial(until_first_token, ["-c", f"import torch; print('{PROMPT}.', flush=True)"]),
             **{
                 f"python {door}.py --help": partial(until_the_end, [f"{door}.py", "--help"])
                 for door in ("train", "sample", "attend", "evaluate")
             },
-            f"{sample}, to its first piece": partial(until_first_piece, write),
+            f"{sample}, to its first token": partial(until_first_token, write),
             f"{sample}, to its end": partial(until_the_end, write),
         }
         in_turn(tasks, 1)  # so that every file has been read, and lies in memory
         found = in_turn(tasks, options.repeats)
     rows = [{"command": name, "seconds": spread(values)} for name, values in found.items()]
-    share = ratios(found["import torch"], found[f"{sample}, to its first piece"])
-    report("Whole processes", rows, options, share_of_the_first_piece_that_importing_torch_takes=share)
+    share = ratios(found["import torch"], found[f"{sample}, to its first token"])
+    report("Whole processes", rows, options, share_of_the_first_token_that_importing_torch_takes=share)
     return 0
 
 
@@ -59,7 +59,7 @@ def until_the_end(arguments: list[str]) -> float:
     return seconds(lambda: subprocess.run(asked, cwd=PROJECT, stdout=subprocess.DEVNULL, check=True))
 
 
-def until_first_piece(arguments: list[str]) -> float:
+def until_first_token(arguments: list[str]) -> float:
     """Return the seconds until something stands behind the prompt, which is written first and by itself."""
     environment = {**os.environ, "PYTHONUTF8": "1"}
     start, written, prompt = time.perf_counter(), b"", PROMPT.encode("utf-8")
@@ -74,7 +74,7 @@ def until_first_piece(arguments: list[str]) -> float:
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, process.args)
     if not written.removeprefix(prompt).strip():
-        raise ValueError(f"no piece to wait for: {' '.join(arguments)} writes nothing behind its prompt")
+        raise ValueError(f"no token to wait for: {' '.join(arguments)} writes nothing behind its prompt")
     return found
 
 

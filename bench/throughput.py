@@ -14,13 +14,12 @@ from torch import Tensor
 
 from bench.measure import Apart, add_shape, in_turn, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_step, transformers_gpt2
+from machine.device import choose_device, choose_precision
 from model.config import ModelConfig
-from model.fast.training import fast_loss
 from model.gpt import GPT
-from training.config import TrainConfig
-from training.device import autocast, choose_device, choose_precision, compiled, hold_memory
-from training.loop import flops_per_token
-from training.optimizer import make_optimizer, update
+from run.config import TrainConfig
+from training.estimate import flops_per_token
+from training.learner import Learner
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,15 +74,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def ours(options: argparse.Namespace, optimizer: Any) -> Callable[[], float]:
     """Return a function that trains this project's model for some steps and gives the tokens a second."""
-    hold_memory()
     device = choose_device("auto")
     dtype = choose_precision("auto", device)
-    model = GPT(ModelConfig(**shape(options), position=options.position), options.vocabulary).to(device).train()
-    made = make_optimizer(model, TrainConfig(steps=1, optimizer=optimizer), dtype)
-    loss = compiled(fast_loss(model), options.compile, 0, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    step = partial(update, loss, made, [batch(options)], 1.0, autocast(device, dtype), scaler)
-    return partial(rate, step, options)
+    model = GPT(ModelConfig(**shape(options), position=options.position), options.vocabulary).to(device)
+    config = TrainConfig(steps=1, optimizer=optimizer)
+    learner = Learner(model, config, dtype, options.compile == "on")
+    return partial(rate, partial(learner.update, [batch(options)], config.rate), options)
 
 
 def peer(options: argparse.Namespace, make: Callable[..., torch.nn.Module]) -> Callable[[], float]:

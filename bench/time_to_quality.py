@@ -23,12 +23,13 @@ import torch
 from bench.measure import in_turn, parser, ratios, report, spread
 from bench.plain import Plain, cosine, plain_step, random_windows
 from data.config import DataConfig
-from data.prepare import Prepared, Tokens, encode, prepare
+from data.prepare import Prepared, prepare
 from data.read import Text
+from data.tokens import Tokens, encode
+from machine.device import choose_device
+from measures.bits import total_bits
 from model.gpt import GPT
-from training.config import PROJECT, Config, read_config
-from training.device import choose_device
-from training.evaluate import total_bits
+from run.config import PROJECT, Config, read_config
 from training.loop import Trainer
 
 Race = Iterator[tuple[float, Callable[[], float]]]  # after each step: seconds so far, and a way to measure the model
@@ -101,8 +102,10 @@ def open_text(options: argparse.Namespace) -> tuple[Config, Prepared, Tokens]:
     data = DataConfig(path=tuple(str(path.resolve()) for path in options.text), unit=options.unit)
     config = replace(config, data=data, tokenizer=replace(config.tokenizer, vocab_size=options.vocabulary))
     whole = options.validation is None  # all that a training may know of its validation side, or what it looks at
-    prepared = prepare(Text(data), config.tokenizer, 200_000 if whole else config.train.eval_pieces)
+    prepared = prepare(Text(data), config.tokenizer, 200_000 if whole else config.train.eval_tokens)
     if whole:
+        if prepared.validation is None:
+            raise ValueError("the text is too small to have a validation side: name one by --validation")
         return config, prepared, prepared.validation
     documents = Text(DataConfig(path=(str(options.validation.resolve()),), unit=options.unit))
     return config, prepared, encode(documents, prepared.tokenizer)
@@ -112,7 +115,7 @@ def malssi(config: Config, prepared: Prepared, validation: Tokens, seed: int) ->
     """Train as `train.py` does, by its own trainer."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(replace(config, train=replace(config.train, seed=seed, snapshots=0)), prepared, Path(folder))
-        trainer.start(None)
+        trainer.start()
         trainer.introduce()
         trainer.begin()
         spent = 0.0
@@ -121,7 +124,7 @@ def malssi(config: Config, prepared: Prepared, validation: Tokens, seed: int) ->
             trainer.step_once()
             spent += time.perf_counter() - started
             yield spent, lambda: measured(trainer.model, validation)
-        trainer.log.close()
+        trainer.close()
 
 
 def plain(prepared: Prepared, validation: Tokens, seed: int, steps: int) -> Race:

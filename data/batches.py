@@ -1,6 +1,7 @@
-"""Windows over the tokens that know their place: every epoch visits each piece once, in a shuffled order."""
+"""Windows over the tokens that know their place: every epoch visits each token once, in a shuffled order."""
 
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +24,10 @@ class Windows:
     """
 
     def __init__(self, ids: np.ndarray, context: int, seed: int, place: Place | None = None) -> None:
-        """ids: (pieces,). Raises ValueError where they do not fill one window and its last target."""
+        """ids: (tokens,). Raises ValueError where they do not fill one window and its last target."""
         if len(ids) < context + 1:
             raise ValueError(
-                f"the training side has {len(ids):,} pieces, and a context of {context} needs at least "
+                f"the training side has {len(ids):,} tokens, and a context of {context} needs at least "
                 f"{context + 1:,}: add text or lower --model.context"
             )
         self.ids, self.context, self.seed = ids, context, seed
@@ -56,3 +57,26 @@ class Windows:
             taken.extend(self._offset + self.context * more.astype(np.int64))
         windows = self.ids[np.array(taken)[:, None] + np.arange(self.context + 1)].astype(np.int64)
         return windows[:, :-1], windows[:, 1:]
+
+
+class Batches:
+    """Batches of windows, the next one always being cut by a thread while the last one is trained on."""
+
+    def __init__(self, windows: Windows, size: int) -> None:
+        self.windows, self.size = windows, size
+        self.thread = ThreadPoolExecutor(1)
+        self.coming = self.thread.submit(self._cut)
+
+    def next(self) -> tuple[tuple[np.ndarray, np.ndarray], Place]:
+        """Return the next (inputs, targets), each (size, context), and the place behind them."""
+        found = self.coming.result()
+        self.coming = self.thread.submit(self._cut)
+        return found
+
+    def close(self) -> None:
+        """End the thread."""
+        self.thread.shutdown()
+
+    def _cut(self) -> tuple[tuple[np.ndarray, np.ndarray], Place]:
+        batch = self.windows.next(self.size)
+        return batch, replace(self.windows.place)

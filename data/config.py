@@ -45,15 +45,15 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """How text is cut into pieces."""
+    """How text is cut into tokens."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
-    kind: Annotated[Literal["bpe", "unigram"], "how SentencePiece chooses the pieces"] = "bpe"
-    vocab_size: Annotated[AtLeastOne, "number of pieces, the 256 byte pieces among them"] = 4096
+    kind: Annotated[Literal["bpe", "unigram"], "how SentencePiece chooses the tokens"] = "bpe"
+    vocab_size: Annotated[AtLeastOne, "number of tokens, the 256 byte tokens among them"] = 4096
     coverage: Annotated[
         float | None,
-        "share of the text whose characters get a piece of their own, the rest being written in bytes; "
+        "share of the text whose characters get a token of their own, the rest being written in bytes; "
         "left out, as much as two fifths of the vocabulary can hold",
     ] = None
     path: Annotated[str | None, "use this tokenizer.model instead of training one"] = None

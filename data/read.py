@@ -207,13 +207,13 @@ def find_encoding(open_it: Callable[[], BinaryIO], asked: str | None, name: str)
     """
     trials = [asked] if asked else []
     if not trials:
-        with told(name), open_it() as file:
+        with damaged_named(name), open_it() as file:
             start = file.read(4)
         trials = [codec for mark, codec in MARKS if start.startswith(mark)][:1] or ["utf-8", "cp949"]
     for trial in trials:
         try:
-            with told(name), io.TextIOWrapper(open_it(), encoding=trial) as file:
-                for _ in pieces(file):
+            with damaged_named(name), io.TextIOWrapper(open_it(), encoding=trial) as file:
+                for _ in text_blocks(file):
                     pass
         except LookupError:
             raise ValueError(f"unknown encoding '{trial}' for --data.encoding") from None
@@ -227,8 +227,8 @@ def find_encoding(open_it: Callable[[], BinaryIO], asked: str | None, name: str)
 def decoded(path: Path, encoding: str) -> Iterator[str]:
     """Yield the text of a file in blocks, line ends as \\n, cut where NFC of each block is NFC of the whole."""
     rest = ""
-    with told(str(path)), io.TextIOWrapper(opened(path), encoding=encoding) as file:
-        for block in pieces(file):
+    with damaged_named(str(path)), io.TextIOWrapper(opened(path), encoding=encoding) as file:
+        for block in text_blocks(file):
             rest += block
             border = next((at for at in range(len(rest) - 1, 0, -1) if APART.match(rest, at)), 0)
             if border:
@@ -238,12 +238,12 @@ def decoded(path: Path, encoding: str) -> Iterator[str]:
         yield rest
 
 
-def pieces(file: TextIO) -> Iterator[str]:
+def text_blocks(file: TextIO) -> Iterator[str]:
     """Yield what a text file holds, a block at a time."""
     return iter(lambda: file.read(BLOCK), "")
 
 
-class told:
+class damaged_named:
     """Lets a damaged archive name itself in one line."""
 
     def __init__(self, name: str) -> None:

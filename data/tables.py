@@ -15,6 +15,7 @@ from data.config import DataConfig
 
 COLUMN = "text"  # taken by itself where a table has it
 ROWS = 1000  # at once
+OTHER_SEPARATORS = {";": "semicolons (;)", "\t": "tabs", "|": "bars (|)"}
 PARQUET = "refs/convert/parquet"  # the branch of the Hub that holds a data set's Parquet copy
 
 
@@ -80,6 +81,11 @@ def separated_rows(blocks: Iterable[str], kind: str, path: Path) -> Iterator[tup
         reader = csv.reader(lines(blocks), delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         names = next(reader, [])
+        if kind == ".csv" and len(names) == 1 and (found := [sign for sign in OTHER_SEPARATORS if sign in names[0]]):
+            raise ValueError(
+                f"{path} seems to be separated by {OTHER_SEPARATORS[found[0]]}, and a .csv is read by commas: save it "
+                "with commas, or with tabs as .tsv"
+            )
         for cells in reader:
             if not cells:
                 continue

@@ -1,4 +1,4 @@
-"""Text to pieces and back, exactly: SentencePiece with nothing normalised but what `nfc` composes in sight."""
+"""Text to tokens and back, exactly: SentencePiece with nothing normalised but what `nfc` composes in sight."""
 
 import codecs
 import hashlib
@@ -15,22 +15,22 @@ import sentencepiece
 from data.config import TokenizerConfig
 from data.read import Say, nfc
 
-UNKNOWN, MARK = 0, 1  # ids; byte fallback leaves nothing unknown, SentencePiece wants the piece all the same
+UNKNOWN, MARK = 0, 1  # ids; byte fallback leaves nothing unknown, SentencePiece wants the token all the same
 SAMPLE_BYTES = 20_000_000  # of a text, at most, that a tokenizer is trained on
 LONG = 10_000  # characters
 CHUNK = 1000  # characters; SentencePiece leaves out lines over 4,192 bytes, and four bytes are the longest character
-RESERVED = re.compile("[\0\t\n\u2581\u2585]")  # SentencePiece gives these a meaning of its own: never inside a piece
+RESERVED = re.compile("[\0\t\n\u2581\u2585]")  # SentencePiece gives these a meaning of its own: never inside a token
 TINY, HUGE = 10, 10**7  # vocabularies that no text allows, asked for to be told the bounds
 NUL = "\0"
 LINES = re.compile(r"(?:(?<=\n)|\A)(?=[^\n])")  # where one that is not empty begins
 LINES_AND_DOCUMENTS = re.compile(r"(?:(?<=[\n\0])|\A)(?=[^\n\0])")  # where NUL parts documents
-SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+SPACE = "\u2581"  # how SentencePiece writes a space inside a token
 
 
 class Tokenizer:
     """A SentencePiece model whose `decode(encode(text))` is `nfc(text)`, character for character.
 
-    Every line is encoded with one space before it, which decoding takes off: so a word is the same piece
+    Every line is encoded with one space before it, which decoding takes off: so a word is the same token
     at the start of a line as inside it. U+2581, SentencePiece's own sign for a space, goes through as bytes.
     """
 
@@ -50,12 +50,12 @@ class Tokenizer:
         usable = self._processor.is_control(MARK) and self._processor.is_unknown(UNKNOWN)
         if not usable or not all(self._processor.is_byte(id) for id in self._byte_ids(bytes(range(256)))):
             raise ValueError(
-                "the tokenizer lacks byte pieces or the document mark: train one here, without --tokenizer.path"
+                "the tokenizer lacks byte tokens or the document mark: train one here, without --tokenizer.path"
             )
 
     @property
     def vocab_size(self) -> int:
-        """The number of pieces really made."""
+        """The number of tokens really made."""
         return self._processor.get_piece_size()
 
     def encode(self, text: str) -> list[int]:
@@ -72,10 +72,10 @@ class Tokenizer:
         return ids
 
     def encode_all(self, documents: Sequence[str]) -> np.ndarray:
-        """Return the ids of `documents`, the document mark behind each: (pieces,), int32.
+        """Return the ids of `documents`, the document mark behind each: (tokens,), int32.
 
         What `encode` gives for each alone, several times as fast where they are short: many go through SentencePiece
-        at once, NUL between them, which no text holds and which becomes a piece of its own.
+        at once, NUL between them, which no text holds and which becomes a token of its own.
         """
         parts, several, length = [], list[str](), 0
         for document in documents:
@@ -95,7 +95,7 @@ class Tokenizer:
         text = spaced(valid(nfc("".join(document + NUL for document in documents))), LINES_AND_DOCUMENTS)
         ids = self._processor.encode_as_numpy(text)
         ends = ids == self._byte_ids(b"\0")[0]
-        if ends.sum() != len(documents):  # a tokenizer from elsewhere, that has pieces with NUL in them
+        if ends.sum() != len(documents):  # a tokenizer from elsewhere, that has tokens with NUL in them
             return np.array([id for document in documents for id in (*self.encode(document), MARK)], np.int32)
         return np.where(ends, np.int32(MARK), ids)
 
@@ -109,15 +109,15 @@ class Tokenizer:
         for id in ids:
             yield stream.add(id)
 
-    def piece(self, id: int) -> str:
-        """Return the piece of `id` as SentencePiece writes it, a space as U+2581."""
+    def token(self, id: int) -> str:
+        """Return the token of `id` as SentencePiece writes it, a space as U+2581."""
         return self._processor.id_to_piece(id)
 
     def label(self, id: int) -> str:
-        """Return the piece of `id` for a person to read: marks named, a space as ␣, a line end as ⏎."""
+        """Return the token of `id` for a person to read: marks named, a space as ␣, a line end as ⏎."""
         if id in (UNKNOWN, MARK):
             return "〈unknown〉" if id == UNKNOWN else "〈mark〉"
-        return self.piece(id).replace(SPACE, "␣").replace("\n", "⏎").replace("\t", "⇥")
+        return self.token(id).replace(SPACE, "␣").replace("\n", "⏎").replace("\t", "⇥")
 
     def bytes_of(self, id: int) -> bytes:
         """Return the UTF-8 bytes that `id` adds to a text."""
@@ -126,10 +126,10 @@ class Tokenizer:
     def _bytes_of(self, id: int) -> bytes:
         if self._processor.is_control(id) or self._processor.is_unknown(id):
             return b""
-        piece = self._processor.id_to_piece(id)
+        token = self._processor.id_to_piece(id)
         if self._processor.is_byte(id):
-            return bytes([int(piece[1:-1], 16)])
-        return piece.replace(SPACE, " ").encode("utf-8")
+            return bytes([int(token[1:-1], 16)])
+        return token.replace(SPACE, " ").encode("utf-8")
 
     def _byte_ids(self, raw: bytes) -> list[int]:
         return [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in raw]
@@ -168,7 +168,7 @@ def spaced(text: str, starts: re.Pattern[str] = LINES) -> str:
 def lines(text: str) -> Iterator[str]:
     """Yield a text whole, or where it is long in stretches that begin with a line end.
 
-    SentencePiece needs much memory for each character it is given at once, and none of our pieces reaches over a line
+    SentencePiece needs much memory for each character it is given at once, and none of our tokens reaches over a line
     end.
     """
     start = 0
@@ -204,7 +204,7 @@ def train(
         config = replace(config, coverage=coverage(documents, config.vocab_size))
     say(
         f"tokenizer: {config.kind}, trained on {taken:,} of {given or taken:,} bytes; "
-        f"{config.coverage:.3%} of the characters by pieces, the rest by bytes"
+        f"{config.coverage:.3%} of the characters by tokens, the rest by bytes"
     )
     model, bound = attempt(documents, config, max(config.vocab_size, TINY))
     if model is None:
@@ -217,7 +217,7 @@ def train(
         model, bound = attempt(documents, config, size)
     if model is None:
         raise ValueError(
-            f"no {config.kind} tokenizer of {config.vocab_size:,} pieces can be made: try vocab_size {bound:,}"
+            f"no {config.kind} tokenizer of {config.vocab_size:,} tokens can be made: try vocab_size {bound:,}"
         )
     return Tokenizer(model)
 
@@ -252,14 +252,14 @@ def attempt(documents: list[str], config: TokenizerConfig, vocab_size: int) -> t
             bos_id=MARK,
             eos_id=-1,
             pad_id=-1,
-            num_threads=1,  # a machine's own count would change the order of sums, and with it the pieces
+            num_threads=1,  # a machine's own count would change the order of sums, and with it the tokens
             max_sentence_length=5 * CHUNK,
             minloglevel=2,
         )
     except RuntimeError as error:  # its text is the only place where SentencePiece tells the bounds
         bound = re.search(r"(?:value <=|\d+ vs) (\d+)", str(error))
         if bound is None:
-            raise ValueError("SentencePiece found nothing in this text to make pieces of") from error
+            raise ValueError("SentencePiece found nothing in this text to make tokens of") from error
         return None, int(bound[1])
     return buffer.getvalue(), vocab_size
 

@@ -17,13 +17,13 @@ class ModelConfig:
     layers: Annotated[AtLeastOne, "blocks, one after the other"] = 4
     heads: Annotated[AtLeastOne, "attention heads in each block"] = 4
     width: Annotated[AtLeastOne, "size of the vector at each position"] = 192
-    context: Annotated[AtLeastOne, Le(2**16), "longest look-back, in pieces"] = 128
+    context: Annotated[AtLeastOne, Le(2**16), "longest look-back, in tokens"] = 128
     dropout: Annotated[
         float, Ge(0), Lt(1), "share of what is embedded, and of what each layer adds, set to zero while training"
     ] = 0.0
     position: Annotated[
-        Literal["learned", "rotary", "sinusoidal", "none"], "how the model is told the order of pieces"
-    ] = "learned"
+        Literal["rotary", "learned", "sinusoidal", "none"], "how the model knows the order of tokens"
+    ] = "rotary"
     bias: Annotated[bool, "biases in linear layers and layer norms, as GPT-2 has"] = False
     activation: Annotated[Literal["gelu", "gelu_tanh"], "exact GELU, or GPT-2's approximation by tanh"] = "gelu"
 

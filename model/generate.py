@@ -1,4 +1,4 @@
-"""Writing on: choose the next piece, append it, go on."""
+"""Writing on: choose the next token, append it, go on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from torch import Tensor
 from model.cache import Cache
 from model.gpt import GPT
 
-LIKELIEST = 256  # pieces that make up any usual top-p together
+LIKELIEST = 256  # tokens that make up any usual top-p together
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How the next piece is chosen from the model's probabilities."""
+    """How the next token is chosen from the model's probabilities."""
 
     temperature: float = 0.8  # divides the logits; 0 takes the likeliest, whatever the seed
     top_k: int = 0  # keep only the k likeliest; 0 is off
     top_p: float = 1.0  # keep the fewest likeliest that reach this probability together; 1 is off
-    repetition_penalty: float = 1.0  # weakens pieces that stand in the text already; 1 is off
+    repetition_penalty: float = 1.0  # weakens tokens that stand in the text already; 1 is off
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -33,9 +33,9 @@ class Choice:
 
 
 def probabilities(logits: Tensor, choice: Choice, seen: Tensor | None = None) -> Tensor:
-    """Return the probabilities that the next piece is drawn from, in float64, each row summing to one.
+    """Return the probabilities that the next token is drawn from, in float64, each row summing to one.
 
-    logits: (B, V); seen: (B, V), True for pieces that stand in the text already. Returns (B, V).
+    logits: (B, V); seen: (B, V), True for tokens that stand in the text already. Returns (B, V).
     """
     logits = logits.double()
     if seen is not None and choice.repetition_penalty != 1:  # Keskar et al. 2019 (CTRL), section 4.1
@@ -62,10 +62,10 @@ def probabilities(logits: Tensor, choice: Choice, seen: Tensor | None = None) ->
 
 
 def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
-    """Draw one piece a row, each row from its own CPU generator: (B, V) -> (B,).
+    """Draw one token a row, each row from its own CPU generator: (B, V) -> (B,).
 
-    By the inverse of the cumulative sum in float64: rounding in the logits moves the border between two pieces by
-    as little, so that a batch gives the pieces that its rows give one by one.
+    By the inverse of the cumulative sum in float64: rounding in the logits moves the border between two tokens by
+    as little, so that a batch gives the tokens that its rows give one by one.
     """
     u = torch.cat([torch.rand(1, 1, dtype=torch.float64, generator=generator) for generator in generators])
     cumulative = p.cpu().cumsum(dim=1)
@@ -82,7 +82,7 @@ def generate(
     banned: tuple[int, ...] = (),
     cached: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield step after step without end: the next piece of each of B continuations of `prompt`, and the logits.
+    """Yield step after step without end: the next token of each of B continuations of `prompt`, and the logits.
 
     Yields ((B,), (B, V)), on the CPU, B being the number of generators, one a continuation. Past the context the
     newest half is kept and read again from position 0, with a cache and without; of a longer prompt the end is read.
@@ -99,11 +99,11 @@ def generate(
     while True:
         logits = model(unread, cache)[:, -1].float().cpu()  # (B, V)
         allowed = logits.index_fill(1, never, -torch.inf) if banned else logits
-        pieces = draw(probabilities(allowed, choice, seen), generators)
-        yield pieces, logits
+        tokens = draw(probabilities(allowed, choice, seen), generators)
+        yield tokens, logits
         if choice.repetition_penalty != 1:
-            seen[rows, pieces] = True
-        read.append(pieces.to(device)[:, None])
+            seen[rows, tokens] = True
+        read.append(tokens.to(device)[:, None])
         length += 1
         unread = read[-1] if cached else torch.cat(read, dim=1)
         if length > context:

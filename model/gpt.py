@@ -1,4 +1,4 @@
-"""The stack of blocks between two uses of one matrix: pieces to vectors at the bottom, vectors to pieces at the top."""
+"""The stack of blocks between two uses of one matrix: tokens to vectors at the bottom, vectors to tokens at the top."""
 
 import math
 from typing import cast
@@ -53,9 +53,9 @@ class GPT(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the logits of the piece after each position.
+        """Return the logits of the token after each position.
 
-        ids: (B, T), the T newest pieces; a cache holds what is known of earlier ones and takes these in.
+        ids: (B, T), the T newest tokens; a cache holds what is known of earlier ones and takes these in.
         Returns (B, T, V). Raises ValueError where old and new together pass the context.
         """
         return self.head(self.body(ids, cache))
@@ -86,17 +86,17 @@ class GPT(nn.Module):
         return list(zip(blocks, cache or [None] * len(blocks), strict=True))
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Give each piece its vector, and its position's where positions are added: (B, T) -> (B, T, C)."""
+        """Give each token its vector, and its position's where positions are added: (B, T) -> (B, T, C)."""
         stop = start + ids.size(1)
         if stop > self.config.context:
-            raise ValueError(f"{stop} pieces are more than the context of {self.config.context}")
+            raise ValueError(f"{stop} tokens are more than the context of {self.config.context}")
         x = self.token(ids)
         if self.position is not None:
-            x = x + self.position[start:stop]
+            x = x + self.position[start:stop].to(x.dtype)
         return self.dropout(x)
 
     def head(self, x: Tensor) -> Tensor:
-        """Compare each position's last vector with every piece's first one: (B, T, C) -> (B, T, V)."""
+        """Compare each position's last vector with every token's first one: (B, T, C) -> (B, T, V)."""
         return F.linear(self.norm(x), self.token.weight)
 
     def empty_cache(self, batch: int = 1) -> Cache:

@@ -1,4 +1,4 @@
-"""How the model is told the order of pieces: a fixed table to add, or a rotation of queries and keys."""
+"""How the model is told the order of tokens: a fixed table to add, or a rotation of queries and keys."""
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Turn each pair of dimensions by its position's angle (RoFormer, Su et al. 2021), so that the product of a
     query and a key depends on their distance alone. The pairs are dimension i and i + D/2.
 
-    x: (B, H, T, D); table: (2, T, D), the rows of these T positions. Returns (B, H, T, D).
+    x: (B, H, T, D); table: (2, T, D) in fp32, the rows of these T positions. Returns (B, H, T, D) in the dtype of x.
     """
-    cosines, sines = table.to(x.dtype)
-    return x * cosines + x.roll(x.size(-1) // 2, dims=-1) * sines
+    cosines, sines = table  # in fp32, since half precision would blur the angles of far positions
+    return (x * cosines + x.roll(x.size(-1) // 2, dims=-1) * sines).to(x.dtype)

@@ -15,11 +15,11 @@ import torch
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
-from data.prepare import survey
+from data.split import survey
+from doors.door import run_door
 from model.config import ModelConfig
 from model.gpt import GPT
-from training.config import sealed
-from training.door import run_door
+from run.config import sealed
 
 PROJECT = Path(__file__).resolve().parent.parent
 V, B, T = 31, 3, 7  # vocabulary, sequences, positions: each axis of a size that no other has

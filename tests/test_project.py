@@ -23,7 +23,7 @@ def test_every_flag_and_link_is_real(path):
     text = path.read_text(encoding="utf-8")
     paths = [path for pattern in ("*.py", "training/*.py", "bench/*.py") for path in PROJECT.glob(pattern)]
     sources = "".join(path.read_text(encoding="utf-8") for path in paths)
-    from training.config import settings
+    from run.config import settings
 
     for flag in set(re.findall(r"(?<![\w-])--([a-z][a-z_.-]+)", text)):
         ours = flag in settings() or flag == "help" or f'"--{flag}"' in sources

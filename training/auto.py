@@ -10,17 +10,17 @@ import math
 import statistics
 import time
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from data.prepare import Prepared
+from machine.device import Say, choose_device, choose_precision
+from machine.memory import free_memory
 from model.config import ModelConfig
-from model.fast.training import fast_loss
 from model.gpt import GPT
-from training.config import Config
-from training.device import NAMES, Say, autocast, choose_device, choose_precision, hold_memory
-from training.optimizer import make_optimizer, update
+from run.config import Config
+from training.estimate import sequences_at_once
+from training.learner import Learner
 
 CHOSEN = (
     "model.layers", "model.heads", "model.width", "model.context", "model.dropout", "train.batch_size",
@@ -31,6 +31,7 @@ MINUTES = 5.0  # where a run is measured in steps
 LEAST_STEP, MOST_STEPS = 1024, 5000  # tokens a step, and steps beyond which a step takes more tokens
 MOST_OF_TEXT = 5  # parameters for each token of the text
 TIMED_SECONDS = 0.5  # for each shape
+MEMORY_USED = 0.7  # of what is free
 FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER, OF_LAYERS = 2.423, 0.913, 0.1, 0.785, 0.38, 0.222  # in millions
 REPEATS = 15.4  # passes over a text after which another teaches little
 DROPOUT = ((3, 0.0), (16, 0.1), (math.inf, 0.2))  # up to so many passes, against learning a text by heart
@@ -38,12 +39,10 @@ DROPOUT = ((3, 0.0), (16, 0.1), (math.inf, 0.2))  # up to so many passes, agains
 
 def choose(config: Config, prepared: Prepared, say: Say) -> Config:
     """Return `config` with shape, batch and rate chosen, as an ordinary one."""
-    hold_memory()
     minutes = config.train.minutes or MINUTES
     device = choose_device(config.device)
-    # Asked of the machine once, not anew for each shape.
-    settled: dict[str, Any] = {"device": device.type, "precision": NAMES[choose_precision(config.precision, device)]}
-    timed = replace(config, **settled)
+    dtype = choose_precision(config.precision, device)
+    memory = MEMORY_USED * free_memory(device)
     context, vocab_size = context_for(prepared), prepared.tokenizer.vocab_size
     found: list[tuple[float, Config]] = []
     for layers, width in LADDER:
@@ -52,39 +51,50 @@ def choose(config: Config, prepared: Prepared, say: Say) -> Config:
         if found and model_size > MOST_OF_TEXT * prepared.train.targets:
             break  # the fit knows nothing of a text so small that a model can learn it by heart
         step = LEAST_STEP
-        while (tokens := 60 * minutes * tokens_per_second(replace(timed, model=shape), vocab_size, step)) > (
-            MOST_STEPS * step
-        ):
+        while True:
+            batch = max(step // context, 1)
+            at_once = sequences_at_once(shape, model_size, vocab_size, batch, dtype, device, memory)
+            if not at_once:
+                break
+            rate = tokens_per_second(replace(config, model=shape), vocab_size, step, at_once, device, dtype)
+            tokens = 60 * minutes * rate
+            if tokens <= MOST_STEPS * step:
+                break
             step *= 2  # larger steps are faster too, so that they are timed anew
+        if not at_once:
+            say(f"auto: {layers} layers of width {width} need more than the {memory / 1e9:.1f} GB that may be used")
+            break
         figure = predicted(model_size, layers, tokens, prepared.train.targets)
         say(f"auto: {layers} layers of width {width}: {tokens:,.0f} tokens in {minutes:g} minutes, fit {figure:.3f}")
-        train = replace(config.train, batch_size=max(step // context, 1))
+        train = replace(config.train, batch_size=batch, micro_batch_size=at_once if at_once < batch else None)
         shape = replace(shape, dropout=dropout_for(tokens / prepared.train.targets))
         found.append((figure, replace(config, auto=False, model=shape, train=train)))
         if len(found) > 2 and min(figure for figure, _ in found[:-2]) < min(figure for figure, _ in found[-2:]):
             break  # it has only become worse twice
+    if not found:
+        raise ValueError("auto: not even the smallest model fits into the free memory: end other programs first")
     _, best = min(found, key=lambda entry: entry[0])
     say(
         f"auto: {best.model.layers} layers, {best.model.heads} heads, width {best.model.width}, context {context}, "
-        f"dropout {best.model.dropout:g}, batch {best.train.batch_size}, rate {best.train.learning_rate:g}"
+        f"dropout {best.model.dropout:g}, batch {best.train.batch_size}, rate {best.train.rate:g}"
     )
     return best
 
 
-def tokens_per_second(config: Config, vocab_size: int, step: int) -> float:
-    """Return how fast this machine trains such a model, by a few steps of so many random pieces."""
-    device = choose_device(config.device)
-    dtype = choose_precision(config.precision, device)
-    model = GPT(config.model, vocab_size).to(device).train()
-    optimizer = make_optimizer(model, config.train, dtype)
-    windows = torch.randint(vocab_size, (2, max(step // config.model.context, 1), config.model.context), device=device)
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    loss, seconds = fast_loss(model), list[float]()
+def tokens_per_second(
+    config: Config, vocab_size: int, step: int, at_once: int, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Return how fast this machine trains such a model, by a few steps of so many random tokens."""
+    learner = Learner(GPT(config.model, vocab_size).to(device), config.train, dtype)
+    shape = (2, max(step // config.model.context, 1), config.model.context)
+    inputs, targets = torch.randint(vocab_size, shape, device=device)
+    batches = list(zip(inputs.split(at_once), targets.split(at_once), strict=True))
+    seconds: list[float] = []
     while len(seconds) < 4 or sum(seconds[1:]) < TIMED_SECONDS:
         started = time.perf_counter()
-        update(loss, optimizer, [(windows[0], windows[1])], 1.0, autocast(device, dtype), scaler)
+        learner.update(batches, config.train.rate)
         seconds.append(time.perf_counter() - started)
-    return windows[0].numel() / statistics.median(seconds[1:])  # the first step pays for what the others find ready
+    return inputs.numel() / statistics.median(seconds[1:])  # the first step pays for what the others find ready
 
 
 def dropout_for(passes: float) -> float:

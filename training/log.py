@@ -1,4 +1,4 @@
-"""What a run tells while it trains: a bar or plain lines, metrics.jsonl, samples.txt, curve.png, perhaps wandb."""
+"""What a run says while it trains: a bar or plain lines, metrics.jsonl, samples.txt, curve.png, perhaps wandb."""
 
 import io
 import json
@@ -40,22 +40,25 @@ class Log:
 
     def training(self, values: dict[str, Any], progress: float, seconds_left: float, keep: bool) -> None:
         """Show the figures of one step; with `keep`, write them down too."""
-        told = (
+        line = (
             f"step {values['step']} · loss {values['loss']:.3f} · {values['bits_per_character']:.3f} bits/character · "
             f"{values['tokens_per_second']:,.0f} tokens/s · {clock(seconds_left)} left"
         )
         if self._bar is not None:
             self._bar.n = progress
-            self._bar.set_description_str(told)
+            self._bar.set_description_str(line)
         elif keep:
-            say(told)
+            say(line)
         if keep:
             self._write(values)
 
     def validation(self, step: int, bits_per_character: float) -> None:
-        """Write down the figure of one evaluation, and renew the curve."""
+        """Show and write down the figure of one evaluation."""
         say(f"step {step} · validation {bits_per_character:.4f} bits/character")
         self._write({"step": step, "validation_bits_per_character": bits_per_character})
+
+    def draw(self) -> None:
+        """Renew the curve."""
         self.flush()
         draw_curve(self.folder)
 

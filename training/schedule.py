@@ -2,7 +2,7 @@
 
 import math
 
-from training.config import TrainConfig
+from run.config import TrainConfig
 
 
 def learning_rate(progress: float, config: TrainConfig) -> float:
@@ -12,7 +12,7 @@ def learning_rate(progress: float, config: TrainConfig) -> float:
     and falls along half a cosine to `final_share` of the highest (Loshchilov & Hutter 2017, without restarts).
     """
     if progress < config.warmup:
-        return config.learning_rate * max(progress / config.warmup, 0.01)
+        return config.rate * max(progress / config.warmup, 0.01)
     down = min((progress - config.warmup) / (1 - config.warmup), 1.0) if config.warmup < 1 else 0.0
     share = config.final_share + (1 - config.final_share) * (1 + math.cos(math.pi * down)) / 2
-    return config.learning_rate * share
+    return config.rate * share

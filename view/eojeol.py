@@ -1,4 +1,4 @@
-"""From pieces to eojeol, the words between two spaces: a model's pieces are finer than what a reader looks for."""
+"""From tokens to eojeol, the words between two spaces: a model's tokens are finer than what a reader looks for."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -8,14 +8,14 @@ import numpy as np
 
 from data.tokenizer import MARK, SPACE, UNKNOWN, Tokenizer
 
-Unit = Literal["eojeol", "piece"]
+Unit = Literal["eojeol", "token"]
 NAMES = {MARK: "〈시작〉", UNKNOWN: "〈모름〉"}
 SIGNS = str.maketrans({SPACE: "␣", "\n": "⏎", "\t": "⇥"})
 
 
 @dataclass(frozen=True)
 class Group:
-    """Pieces `start` to `end`, the last left out, and how a person reads them."""
+    """Tokens `start` to `end`, the last left out, and how a person reads them."""
 
     text: str
     start: int
@@ -23,8 +23,8 @@ class Group:
 
 
 def labels(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Return each piece as a person reads it; of a character in bytes, the character and which part of it: `뷁 1/3`."""
-    found = [NAMES.get(id) or tokenizer.piece(id).translate(SIGNS) for id in ids]
+    """Return each token as a person reads it; of a character in bytes, the character and which part of it: `뷁 1/3`."""
+    found = [NAMES.get(id) or tokenizer.token(id).translate(SIGNS) for id in ids]
     at = 0
     while at < len(ids):
         count = character_bytes(tokenizer, ids, at)
@@ -37,7 +37,7 @@ def labels(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 
 def character_bytes(tokenizer: Tokenizer, ids: list[int], at: int) -> int:
-    """Return how many byte pieces from `at` on make up one character; 0 where there is another kind of piece."""
+    """Return how many byte tokens from `at` on make up one character; 0 where there is another kind of token."""
     if not is_byte(tokenizer, ids[at]):
         return 0
     first = tokenizer.bytes_of(ids[at])[0]
@@ -47,22 +47,22 @@ def character_bytes(tokenizer: Tokenizer, ids: list[int], at: int) -> int:
 
 
 def is_byte(tokenizer: Tokenizer, id: int) -> bool:
-    """Whether the piece of `id` is one byte of a character."""
-    piece = tokenizer.piece(id)
-    return len(piece) == 6 and piece.startswith("<0x")
+    """Whether the token of `id` is one byte of a character."""
+    token = tokenizer.token(id)
+    return len(token) == 6 and token.startswith("<0x")
 
 
 def eojeol(tokenizer: Tokenizer, ids: list[int]) -> list[Group]:
-    """Return the eojeol that pieces make up.
+    """Return the eojeol that tokens make up.
 
-    The mark and a line end stand alone; a piece that begins with a space opens an eojeol, and all others join the one
+    The mark and a line end stand alone; a token that begins with a space opens an eojeol, and all others join the one
     that is open.
     """
     number, numbers = -1, []
     alone = True
     for id in ids:
-        before, alone = alone, id in NAMES or tokenizer.piece(id) == "\n"
-        if alone or before or tokenizer.piece(id).startswith(SPACE):
+        before, alone = alone, id in NAMES or tokenizer.token(id) == "\n"
+        if alone or before or tokenizer.token(id).startswith(SPACE):
             number += 1
         numbers.append(number)
     groups = []
@@ -78,7 +78,7 @@ def by_groups(weights: np.ndarray, groups: list[Group], last: bool = False) -> n
     """Return attention between groups, each row of which sums to one as before.
 
     What is looked at is summed, what looks is averaged (Clark et al. 2019, "What does BERT look at?", section 4); with
-    `last` a group looks as its last piece does, the one that has read all of it. (…, T, T) -> (…, G, G).
+    `last` a group looks as its last token does, the one that has read all of it. (…, T, T) -> (…, G, G).
     """
     starts = [group.start for group in groups]
     summed = np.add.reduceat(weights.astype(np.float64), starts, axis=-1)

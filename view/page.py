@@ -21,6 +21,7 @@ from view.trace import Trace
 
 FORMAT = "malssi-trace/1"
 PARTS = Path(__file__).with_name("page")
+SCRIPTS = ("words.js", "engine.js", "views.js")
 ROOM = 2 * 2**20  # bytes of queries, keys and values up to which they stay in fp32, and of weights likewise
 Precision = Literal["auto", "fp32", "fp16"]
 
@@ -34,7 +35,7 @@ def page(traced: Trace, model: GPT, about: dict[str, Any], layers: Sequence[int]
     raw = safetensors.numpy.save(*arrays(traced, model, about, layers, precision))
     data = base64.b64encode(packed.compress(raw) + packed.flush()).decode("ascii")
     style = (PARTS / "page.css").read_text(encoding="utf-8")
-    scripts = [(PARTS / name).read_text(encoding="utf-8") for name in ("vendor/htm-preact.js", "page.js")]
+    scripts = [(PARTS / "vendor" / "htm-preact.js").read_text(encoding="utf-8"), application()]
     allowed = f"script-src {' '.join(map(source_hash, scripts))}; style-src {source_hash(style)}"
     parts = {
         "policy": f"default-src 'none'; {allowed}; img-src data:; base-uri 'none'; form-action 'none'",
@@ -46,6 +47,12 @@ def page(traced: Trace, model: GPT, about: dict[str, Any], layers: Sequence[int]
     }
     # In one pass, so that nothing in a part is taken for a place to fill.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], (PARTS / "page.html").read_text(encoding="utf-8"))
+
+
+def application() -> str:
+    """Return the page's own script: its parts in order, in one function that waits for the trace to be unpacked."""
+    parts = [(PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    return "\n".join(['"use strict";', "(async () => {", *parts, "})();\n"])
 
 
 def source_hash(source: str) -> str:
@@ -102,7 +109,7 @@ def arrays(
         "format": FORMAT,
         "text": traced.text,
         "ids": traced.ids,
-        "pieces": traced.pieces,
+        "tokens": traced.tokens,
         "groups": [[group.text, group.start, group.end] for group in traced.groups],
         "layers": chosen,
         "shape": {

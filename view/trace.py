@@ -21,7 +21,7 @@ class Trace:
 
     text: str  # after NFC
     ids: list[int]  # the mark first
-    pieces: list[str]  # as a person reads them
+    tokens: list[str]  # as a person reads them
     groups: list[Group]  # eojeol
     q: np.ndarray  # (L, H, T, D), before rotation
     k: np.ndarray  # (L, H, T, D), before rotation
@@ -40,10 +40,10 @@ class Trace:
         return self.weights.shape[0], self.weights.shape[1]
 
     def units(self, unit: Unit) -> list[Group]:
-        """Return what looks at each other: eojeol, or every piece on its own."""
+        """Return what looks at each other: eojeol, or every token on its own."""
         if unit == "eojeol":
             return self.groups
-        return [Group(piece, at, at + 1) for at, piece in enumerate(self.pieces)]
+        return [Group(token, at, at + 1) for at, token in enumerate(self.tokens)]
 
     def names(self, unit: Unit) -> list[str]:
         """Return how a person reads each unit."""
@@ -78,7 +78,7 @@ def trace(model: GPT, tokenizer: Tokenizer, text: str, mask: bool = True) -> Tra
         raise ValueError("the text is empty: there is nothing to look at")
     if len(ids) > model.config.context:
         raise ValueError(
-            f"the text is {len(ids)} pieces long with its start mark, the model sees {model.config.context}: shorten it"
+            f"the text is {len(ids)} tokens long with its start mark, the model sees {model.config.context}: shorten it"
         )
     model.eval()  # no dropout
     x = model.embed(torch.tensor([ids], device=model.device))

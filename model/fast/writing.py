@@ -14,7 +14,9 @@ def for_writing(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
     On a processor each weight is stored input by input: a product with a single vector then reads memory in order
     (docs/speed.md).
     """
-    made = copy.deepcopy(model).to(dtype).eval()
+    made = copy.deepcopy(model).eval()
+    for parameter in made.parameters():  # not the tables of positions, which stay exact
+        parameter.data = parameter.data.to(dtype)
     if made.device.type == "cpu":
         for module in made.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):

@@ -129,6 +129,6 @@ def test_spreads_and_turns():
 
 
 def test_quick_is_a_config_like_any_other():
-    from training.config import read_config
+    from run.config import read_config
 
     assert read_config(PROJECT / "configs" / "quick.yaml").train.steps == 540

@@ -28,11 +28,11 @@ def test_every_window_is_full_and_reaches_the_last_token():
 
 def test_one_window_at_the_least_length_and_none_below():
     assert [starts(Windows(np.arange(5), 4, seed), 0).tolist() for seed in range(5)] == [[0]] * 5
-    with pytest.raises(ValueError, match="has 4 pieces, and a context of 4 needs at least 5"):
+    with pytest.raises(ValueError, match="has 4 tokens, and a context of 4 needs at least 5"):
         Windows(np.arange(4), 4, 0)
 
 
-def test_an_epoch_visits_each_piece_once():
+def test_an_epoch_visits_each_token_once():
     windows = Windows(np.arange(1000), 16, 3)
     places = np.sort(starts(windows, 0))
     assert (np.diff(places) == 16).all() and places[0] < 16 and places[-1] + 16 + 16 > 999
@@ -60,8 +60,8 @@ def test_a_batch_may_span_epochs_and_keeps_the_places_of_each():
 
 def test_memory_hardly_grows_with_the_text(tmp_path):
     peaks = []
-    for pieces in (400_000, 4_000_000):
-        np.arange(pieces, dtype=np.uint16).tofile(tmp_path / "ids")
+    for tokens in (400_000, 4_000_000):
+        np.arange(tokens, dtype=np.uint16).tofile(tmp_path / "ids")
         ids = np.memmap(tmp_path / "ids", np.uint16, "r")
         tracemalloc.start()
         Windows(ids, 128, 0).next(8)

@@ -15,7 +15,11 @@ from safetensors.numpy import load_file, save_file
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
-from data.prepare import MARK, Document, Lowest, TokenFile, digest, encode, id_type, open_tokens, prepare, survey
+from data.encoding import Document, id_type
+from data.prepare import Lowest, prepare
+from data.split import below, digest, survey
+from data.tokenizer import MARK
+from data.tokens import TokenFile, encode, open_tokens
 from tests.conftest import PROJECT, sentences, split
 
 CONFIG = TokenizerConfig(vocab_size=330)
@@ -91,9 +95,26 @@ def test_evaluation_in_training_takes_whole_documents_by_hash(tmp_path):
     assert few.validation.ids[-1] == MARK
 
 
-def test_one_document_cannot_be_split(tmp_path):
-    with pytest.raises(ValueError, match="1 document, which leaves none to train on"):
-        prepare(["나는 사과를 먹었다."], CONFIG, 100, folder=tmp_path)
+@pytest.mark.parametrize("documents", [["나는 사과를 먹었다."], ["나는 사과를 먹었다."] * 30, ["나"]])
+def test_fewer_than_two_different_documents_are_all_training_text(tmp_path, documents):
+    said = []
+    for _ in range(2):  # made, and prepared before
+        ready = prepare(documents, CONFIG, 100, said.append, folder=tmp_path)
+        assert ready.validation is None and ready.train.documents == len(documents)
+    assert any("fewer than two different documents" in line for line in said)
+    assert any("prepared before" in line for line in said)
+
+
+def test_two_documents_are_parted_wherever_their_hashes_lie(tmp_path):
+    low = [text for text in map(str, range(300)) if digest(text.encode()) < below(0.05)]
+    high = [text for text in map(str, range(300)) if digest(text.encode()) >= below(0.05)]
+    assert len(low) > 3 < len(high)
+    for documents in (low[:2], high[:2], [low[0], high[0]], low[:3]):
+        found = survey(documents)
+        train, validation = (list(found.side(documents, side)) for side in (False, True))
+        assert validation and train and sorted(train + validation) == sorted(documents)
+        assert min(documents, key=lambda text: digest(text.encode())) in validation
+        assert sorted(found.sample) == sorted(train) and found.training_bytes == sum(map(len, train))
 
 
 def test_the_width_of_ids_follows_the_vocabulary(tmp_path, tokenizer):
@@ -130,16 +151,16 @@ def test_a_token_file_is_safetensors_and_another_tokenizer_or_width_is_refused(t
 def test_several_processes_give_the_same_bytes_as_one(tmp_path, monkeypatch):
     documents = [f"{sentence} {number}" for number, sentence in enumerate(sentences(500) * 6)]
     prepare(documents, CONFIG, 5_000, folder=tmp_path / "one")
-    monkeypatch.setattr("data.prepare.ALONE", 0)
-    monkeypatch.setattr("data.prepare.BLOCK", 700)
-    monkeypatch.setattr("data.prepare.cores", lambda: 3)
+    monkeypatch.setattr("data.encoding.ONE_PROCESS", 0)
+    monkeypatch.setattr("data.encoding.BLOCK", 700)
+    monkeypatch.setattr("data.encoding.cores", lambda: 3)
     prepare(documents, CONFIG, 5_000, folder=tmp_path / "three")
     assert files(tmp_path / "one") == files(tmp_path / "three")
 
 
 def test_the_sample_stays_within_its_bounds_whatever_the_order(monkeypatch):
     documents = [f"{sentence} {number}" for number, sentence in enumerate(sentences(500) * 4)]
-    monkeypatch.setattr("data.prepare.SAMPLE_BYTES", 20_000)
+    monkeypatch.setattr("data.split.SAMPLE_BYTES", 20_000)
     found = survey(documents)
     assert 10_000 < sum(len(document.encode()) for document in found.sample) <= 20_000 < found.training_bytes
     assert found.training_bytes == sum(len(document.encode()) for document in found.side(documents, False))
@@ -150,7 +171,7 @@ def test_the_sample_stays_within_its_bounds_whatever_the_order(monkeypatch):
 
 def test_how_much_the_tokenizer_saw_is_said(tmp_path, monkeypatch):
     documents, said = [f"{sentence} {number}" for number, sentence in enumerate(sentences(500))], []
-    monkeypatch.setattr("data.prepare.SAMPLE_BYTES", 10_000)
+    monkeypatch.setattr("data.split.SAMPLE_BYTES", 10_000)
     prepare(documents, CONFIG, 100, said.append, folder=tmp_path)
     (line,) = [line for line in said if line.startswith("tokenizer:")]
     taken, given = (int(number.replace(",", "")) for number in re.search(r"([\d,]+) of ([\d,]+) bytes", line).groups())
@@ -241,10 +262,10 @@ def test_stopped_while_several_encode_nothing_half_and_no_one_is_left(tmp_path, 
     code = f"""
 import sys
 from pathlib import Path
-from data import prepare
+from data import encoding, prepare
 from data.config import TokenizerConfig
-from training.door import run_door
-prepare.ALONE, prepare.BLOCK, prepare.cores = 0, 2000, lambda: 2
+from doors.door import run_door
+encoding.ONE_PROCESS, encoding.BLOCK, encoding.cores = 0, 2000, lambda: 2
 documents = [f"나는 오늘 {{number}}번 바다를 보았다. " * 5 for number in range(300_000)]
 say = lambda line: print(line, flush=True)
 main = lambda _: prepare.prepare(documents, TokenizerConfig(vocab_size=330), 1000, say, Path({str(tmp_path)!r})) and 0

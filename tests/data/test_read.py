@@ -7,8 +7,8 @@ import unicodedata
 import pytest
 
 from data.config import DataConfig
-from data.prepare import below, digest
 from data.read import STRETCH, Text, cut, enough, find_files, nfc, part
+from data.split import below, digest
 from tests.conftest import sentences, split
 
 

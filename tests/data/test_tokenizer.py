@@ -77,20 +77,20 @@ def test_a_lone_surrogate_is_refused_in_one_line(tokenizer, text):
     assert "\n" not in str(caught.value)
 
 
-def test_a_word_is_the_same_piece_at_a_line_start_and_inside(tokenizer):
+def test_a_word_is_the_same_token_at_a_line_start_and_inside(tokenizer):
     word = tokenizer.encode("사과를")
     assert len(word) == 1
     for text in ("사과를 사과를", "나는\n사과를", "\n\n사과를"):
         assert tokenizer.encode(text)[-1:] == word
 
 
-def test_golden_pieces(tokenizer):
-    def pieces(text):
-        return [tokenizer.piece(id) for id in tokenizer.encode(text)]
+def test_golden_tokens(tokenizer):
+    def tokens(text):
+        return [tokenizer.token(id) for id in tokenizer.encode(text)]
 
-    assert pieces("나는 사과를\n나는") == ["▁나는", "▁사과를", "\n", "▁나는"]
-    assert pieces("뷁") == ["▁", "<0xEB>", "<0xB7>", "<0x81>"]
-    assert pieces("▁") == ["▁", "<0xE2>", "<0x96>", "<0x81>"]
+    assert tokens("나는 사과를\n나는") == ["▁나는", "▁사과를", "\n", "▁나는"]
+    assert tokens("뷁") == ["▁", "<0xEB>", "<0xB7>", "<0x81>"]
+    assert tokens("▁") == ["▁", "<0xE2>", "<0x96>", "<0x81>"]
 
 
 def test_half_a_syllable_is_never_shown(tokenizer):
@@ -130,13 +130,13 @@ def test_a_vocabulary_that_does_not_suit_is_settled_in_one_line(kind, size):
         assert not tokenizers.attempt(texts, config, beyond)[0]
 
 
-def test_characters_get_pieces_as_far_as_two_fifths_of_the_vocabulary_go():
+def test_characters_get_tokens_as_far_as_two_fifths_of_the_vocabulary_go():
     texts = ["가나다라마바사아자차" * 100, "카타파하갸냐댜랴먀뱌"]  # ten common characters, ten rare ones
     assert tokenizers.coverage(texts, 100) == 1.0
     assert tokenizers.coverage(texts, 35) == 1004 / 1010
     assert tokenizers.coverage(texts, 10) == 0.98
     made = tokenizers.train(sentences(200), TokenizerConfig(vocab_size=400))
-    assert not [id for text in sentences(200) for id in made.encode(text) if made.piece(id).startswith("<0x")]
+    assert not [id for text in sentences(200) for id in made.encode(text) if made.token(id).startswith("<0x")]
 
 
 def test_long_lines_are_cut_not_skipped():
@@ -145,7 +145,7 @@ def test_long_lines_are_cut_not_skipped():
     made = tokenizers.train(
         [*sentences(50), long, "가나다" * 2000], TokenizerConfig(vocab_size=400, coverage=1.0), said.append
     )
-    assert "쀍" in [made.piece(id).strip("▁")[:1] for id in range(made.vocab_size)]
+    assert "쀍" in [made.token(id).strip("▁")[:1] for id in range(made.vocab_size)]
     given_bytes = sum(len(text.encode()) for text in [*sentences(50), long, "가나다" * 2000])
     assert f"trained on {given_bytes:,} of {given_bytes:,} bytes" in said[0]
     assert "".join(chunks([long])) == spaced(long)
@@ -158,7 +158,7 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences(100)), model_writer=buffer, vocab_size=60, model_type="bpe", minloglevel=2
     )
-    with pytest.raises(ValueError, match="lacks byte pieces"):
+    with pytest.raises(ValueError, match="lacks byte tokens"):
         Tokenizer(buffer.getvalue())
     for damaged in (b"", b"no model", buffer.getvalue()[:50]):
         (tmp_path / "tokenizer.model").write_bytes(damaged)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from data.tokenizer import load
+from run.folder import open_run
 from tests.conftest import door, process
-from training.checkpoint import open_run
 from view.trace import trace
 
 TEXT = "나는 사과를 맛있게 먹었다."
@@ -50,10 +50,10 @@ def test_left_out_the_strongest_head_is_shown(run, traced, best):
 
 
 def test_json_names_and_numbers(run, traced):
-    for unit in ("eojeol", "piece"):
+    for unit in ("eojeol", "token"):
         found = json.loads(attend(run, TEXT, "--format", "json", "--unit", unit).stdout)
-        assert set(found) == {"text", "ids", "pieces", "groups", "unit", "layers", "heads", "weights"}
-        assert (found["text"], found["ids"], found["pieces"]) == (TEXT, traced.ids, traced.pieces)
+        assert set(found) == {"text", "ids", "tokens", "groups", "unit", "layers", "heads", "weights"}
+        assert (found["text"], found["ids"], found["tokens"]) == (TEXT, traced.ids, traced.tokens)
         assert (found["unit"], found["layers"], found["heads"]) == (unit, [0], [0, 1])
         assert [group["text"] for group in found["groups"]] == ["〈시작〉", "나는", "사과를", "맛있게", "먹었다."]
         attention = traced.attention(unit)

@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 
-from data.prepare import encode
+from data.tokens import encode
+from run.folder import open_run
 from tests.conftest import door, edit_config, sentences, split
-from training.checkpoint import open_run
 
 
 def evaluate(run, *arguments):
@@ -34,8 +34,9 @@ def test_the_runs_own_validation_side(run):
     assert set(figures) == {
         "run",
         "step",
+        "side",
         "documents",
-        "pieces",
+        "tokens",
         "characters",
         "bytes",
         "bits_per_character",

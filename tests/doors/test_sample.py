@@ -40,25 +40,25 @@ def test_a_seed_gives_the_same_text_and_one_left_out_is_told(run):
 
 def test_what_is_drawn_by_when_nothing_is_said():
     from sample import make_parser
-    from training.write import USUAL
+    from writing.writer import DEFAULT
 
     options = make_parser().parse_args([])
     assert (options.temperature, options.top_k, options.top_p, options.repetition_penalty) == (
-        USUAL.temperature,
-        USUAL.top_k,
-        USUAL.top_p,
-        USUAL.repetition_penalty,
+        DEFAULT.temperature,
+        DEFAULT.top_k,
+        DEFAULT.top_p,
+        DEFAULT.repetition_penalty,
     )
 
 
 def test_json_names_and_meanings(run):
     (line,) = as_json(run, "--prompt", "고양이가 나무를", "--tokens", 7, "--seed", 1, "--no-stop")
-    assert set(line) == {"prompt", "text", "completion", "ids", "prompt_pieces", "log_probabilities", "stopped", "seed"}
+    assert set(line) == {"prompt", "text", "completion", "ids", "prompt_tokens", "log_probabilities", "stopped", "seed"}
     tokenizer = load(run / "tokenizer.model")
     assert line["ids"][0] == MARK
-    assert line["ids"][1 : 1 + line["prompt_pieces"]] == tokenizer.encode("고양이가 나무를")
+    assert line["ids"][1 : 1 + line["prompt_tokens"]] == tokenizer.encode("고양이가 나무를")
     assert (
-        len(line["ids"]) == 1 + line["prompt_pieces"] + len(line["log_probabilities"]) == 1 + line["prompt_pieces"] + 7
+        len(line["ids"]) == 1 + line["prompt_tokens"] + len(line["log_probabilities"]) == 1 + line["prompt_tokens"] + 7
     )
     assert all(p < 0 for p in line["log_probabilities"])
     assert line["stopped"] == "tokens" and line["seed"] == 1
@@ -80,7 +80,7 @@ def test_no_tokens_give_the_prompt_back(run):
 def test_the_log_probabilities_are_the_models(run):
     import torch
 
-    from training.checkpoint import open_run
+    from run.folder import open_run
 
     (line,) = as_json(run, "--prompt", "나는", "--tokens", 5, "--seed", 2, "--temperature", 1.7, "--top-k", 9)
     model = open_run(run, torch.device("cpu")).model
@@ -143,7 +143,7 @@ def test_show_next(run):
     (line,) = as_json(run, "--prompt", "나는", "--tokens", 3, "--seed", 1, "--show-next", 4, "--no-stop")
     assert [len(step) for step in line["next"]] == [4, 4, 4]
     for step in line["next"]:
-        assert set(step[0]) == {"id", "piece", "probability"}
+        assert set(step[0]) == {"id", "token", "probability"}
         assert sorted((entry["probability"] for entry in step), reverse=True) == [
             entry["probability"] for entry in step
         ]
@@ -175,17 +175,17 @@ def test_composed_and_decomposed_prompts_are_one(run):
     assert one == other and one["prompt"] == composed
 
 
-@pytest.mark.parametrize("pieces", [14, 15, 16, 17, 50])
-def test_a_prompt_longer_than_the_context(run, pieces):
+@pytest.mark.parametrize("tokens", [14, 15, 16, 17, 50])
+def test_a_prompt_longer_than_the_context(run, tokens):
     tokenizer = load(run / "tokenizer.model")
     words = ["나는"]
-    while len(tokenizer.encode(" ".join(words))) + 1 < pieces:
+    while len(tokenizer.encode(" ".join(words))) + 1 < tokens:
         words.append("나는")
     prompt = " ".join(words)
-    pieces = len(tokenizer.encode(prompt)) + 1  # and the mark
+    tokens = len(tokenizer.encode(prompt)) + 1  # and the mark
     result = sample(run, "--prompt", prompt, "--tokens", 40, "--seed", 1, "--no-stop")
     assert result.returncode == 0 and result.stdout.startswith(prompt)
-    assert ("longer than the context" in result.stderr) == (pieces > 16)
+    assert ("longer than the context" in result.stderr) == (tokens > 16)
 
 
 def test_a_space_at_the_end_is_noticed_and_kept(run):
@@ -282,7 +282,7 @@ def test_another_tokenizer_beside_the_weights_is_refused(run, tmp_path, tokenize
 def test_small_models_write_with_one_thread_and_give_the_others_back():
     import torch
 
-    from training.write import WORTH_THREADS, threads_for
+    from writing.writer import WORTH_THREADS, threads_for
 
     torch.set_num_threads(2)
     with threads_for(WORTH_THREADS - 1):

@@ -9,8 +9,8 @@ import unicodedata
 import pytest
 import yaml
 
+from run import checkpoint
 from tests.conftest import PROJECT, SMALL, door, process, sentences
-from training import checkpoint
 from training.log import read_metrics
 
 
@@ -105,7 +105,7 @@ def test_code_pages_are_told_apart(tmp_path):
         (["--precision", "fp16"], 1, "fp16 needs CUDA"),
         (["--tokenizer.path", "missing.model"], 1, "missing.model"),
         (["--resume", "--run", "missing"], 1, "no run in missing"),
-        (["--init-from", "missing"], 1, "no run in missing"),
+        (["--init-from", "missing"], 1, "no run in .*missing"),
     ],
 )
 def test_faults_are_one_line_and_leave_nothing(tmp_path, corpus, arguments, code, words):
@@ -117,11 +117,34 @@ def test_faults_are_one_line_and_leave_nothing(tmp_path, corpus, arguments, code
     assert not [path for path in tmp_path.rglob("*.safetensors")]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n\n", "나는 사과를 먹었다.".encode(), "나는\n그는\n".encode()])
-def test_texts_too_small_to_train_on(tmp_path, content):
+@pytest.mark.parametrize("content", [b"", b"\n\n\n"])
+def test_no_text_is_refused(tmp_path, content):
     (tmp_path / "small.txt").write_bytes(content)
     result = train(tmp_path, "--data.path", "small.txt")
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result.stderr
+
+
+@pytest.mark.parametrize("content", ["나는 사과를 먹었다.", "나는 사과를 먹었다.\n" * 30, "나"])
+def test_one_sentence_is_learned_by_heart(tmp_path, content):
+    """A first experiment: overfit one sentence. Every door works with such a run."""
+    (tmp_path / "one.txt").write_text(content, encoding="utf-8")
+    given = ["--data.path", "one.txt", "--data.unit", "line", "--run", "one", "--train.eval_every_steps", 5]
+    result = door("train", *given, "--device", "cpu", "--train.steps", 60, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "fewer than two different documents" in result.stdout and "no validation side" in result.stdout
+    assert ("context: " in result.stdout) == (content.count("\n") < 2)  # lowered where one sentence does not fill it
+    lines = read_metrics(tmp_path / "one" / "metrics.jsonl")
+    assert lines and not [line for line in lines if "validation_bits_per_character" in line]
+    assert checkpoint.load(tmp_path / "one" / "model.safetensors")[1].step == 60  # the last weights
+    sentence = content.splitlines()[0]
+    written = door("sample", "--run", "one", "--temperature", 0, cwd=tmp_path)
+    assert written.stdout == sentence + "\n", written.stdout
+    found = door("evaluate", "--run", "one", "--json", cwd=tmp_path)
+    assert found.returncode == 0 and '"side": "training"' in found.stdout, found.stderr
+    assert door("attend", sentence, "--run", "one", cwd=tmp_path).returncode == 0
+    more = door("train", "--resume", "--run", "one", "--train.steps", 62, cwd=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert checkpoint.load(tmp_path / "one" / "model.safetensors")[1].step == 62
 
 
 def test_a_bad_rate_stops_the_run(tmp_path, corpus):
@@ -145,8 +168,8 @@ def test_a_bad_rate_stops_the_run(tmp_path, corpus):
 HOLD = """
 import sys, time
 from pathlib import Path
-from training import checkpoint
-with checkpoint.locked(Path(sys.argv[1])):
+from run.folder import locked
+with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(100)
 """
@@ -184,6 +207,87 @@ def test_starting_from_another_run(run, tmp_path, corpus):
     assert (run / "model.safetensors").read_bytes() == before
     result = door("train", "--init-from", run, "--data.path", corpus, "--model.width", 64, cwd=tmp_path)
     assert result.returncode == 1 and "--model.width must stay" in result.stderr
+
+
+def test_a_run_begun_from_another_and_killed_before_its_first_save_begins_from_it_again(run, tmp_path, corpus):
+    from training import loop
+
+    given = ["--init-from", run, "--data.path", corpus, "--train.steps", 2, "--train.snapshots", 0, "--device", "cpu"]
+    given += ["--precision", "fp32", "--run"]
+    assert door("train", *given, "whole", cwd=tmp_path).returncode == 0
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemError):
+        patched.setattr(loop.Trainer, "save", lambda self: (_ for _ in ()).throw(SystemError("killed")))
+        patched.chdir(tmp_path)
+        import train as train_door
+
+        train_door.main([str(flag) for flag in [*given, "killed"]])
+    assert not (tmp_path / "killed" / "state.safetensors").exists()
+    result = door("train", "--resume", "--run", "killed", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    one, other = (checkpoint.load(tmp_path / name / "state.safetensors")[0] for name in ("whole", "killed"))
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+def test_compile_auto_follows_the_length_of_the_run(monkeypatch):
+    import torch
+
+    from machine import device
+
+    said = []
+    monkeypatch.setattr(device, "compiler_found", lambda: True)
+    for kind in ("cpu", "cuda"):
+        where = torch.device(kind)
+        assert device.choose_compile("auto", 601, where, said.append)
+        assert not device.choose_compile("auto", 599, where, said.append)
+        assert not device.choose_compile("auto", 601, where, said.append, before=False)  # as the run was
+        assert device.choose_compile("auto", 1, where, said.append, before=True)
+        assert not device.choose_compile("off", 601, where) and device.choose_compile("on", 1, where)
+    assert not device.choose_compile("auto", 601, torch.device("mps"), said.append)
+    monkeypatch.setattr(device, "compiler_found", lambda: False)
+    assert not device.choose_compile("auto", 601, torch.device("cpu"), said.append)
+    assert said[-1] == "compile: off (no C++ compiler)" and "compile: on (as this run did before)" in said
+
+
+def test_other_versions_are_named_once_when_a_run_goes_on(tmp_path, corpus, monkeypatch):
+    from training import loop
+
+    assert train(tmp_path, "--data.path", corpus, "--run", "r").returncode == 0
+    made = checkpoint.load(tmp_path / "r" / "state.safetensors")[1].made_with
+    assert set(made) == {"malssi", "torch", "python", "processor"} and all(made.values())
+    assert "made with" not in door("train", "--resume", "--run", "r", "--train.steps", 4, cwd=tmp_path).stdout
+    monkeypatch.setattr(loop, "made_with", lambda: {**made, "torch": "9.9"})
+    result = door("train", "--resume", "--run", "r", "--train.steps", 5, cwd=tmp_path)
+    assert result.returncode == 0
+    assert result.stdout.count(f"this run was made with torch {made['torch']} (now 9.9)") == 1
+
+
+def test_runs_and_configs_made_before_still_open(run, tmp_path):
+    import shutil
+
+    from tests.conftest import edit_config
+
+    shutil.copytree(run.parent.parent, tmp_path / "copy")
+    old = tmp_path / "copy" / "runs" / "lines"
+    edit_config(old, "eval_tokens: 50000", "eval_pieces: 40000")
+    assert door("sample", "--run", old, "--tokens", 2, cwd=tmp_path).returncode == 0
+    result = door("train", "--resume", "--run", old, "--train.steps", 41, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "eval_tokens: 40000" in (old / "config.yaml").read_text(encoding="utf-8")
+
+
+def test_a_door_tells_openmp_to_spin_briefly_before_torch_is_there():
+    code = (
+        "import os, sys, train, sample, attend, evaluate\n"
+        "from doors.door import SPIN_BRIEFLY, run_door\n"
+        "assert 'torch' not in sys.modules\n"
+        "os.environ['KMP_BLOCKTIME'] = '7'\n"
+        "run_door(lambda _: print(os.environ['GOMP_SPINCOUNT'], os.environ['KMP_BLOCKTIME']), [])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if "SPIN" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.stdout == "1000 7\n", done.stderr
 
 
 def test_compiling_that_fails_goes_on_without(tmp_path, corpus, monkeypatch):
@@ -271,7 +375,7 @@ def test_wandb_is_never_imported_unless_asked_and_never_stops_a_run(tmp_path, co
 def test_devices_that_are_not_there(monkeypatch, card, built, name, words):
     import torch
 
-    from training import device
+    from machine import device
 
     monkeypatch.setattr(device, "nvidia_card", lambda: card)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
@@ -288,7 +392,7 @@ def test_devices_that_are_not_there(monkeypatch, card, built, name, words):
 def test_on_the_cpu_nothing_asks_cuda(monkeypatch):
     import torch
 
-    from training import device
+    from machine import device
 
     def touched(*_, **__):
         raise AssertionError("CUDA was asked")
@@ -302,7 +406,7 @@ def test_on_the_cpu_nothing_asks_cuda(monkeypatch):
 def test_precision_follows_the_processor(monkeypatch):
     import torch
 
-    from training import device
+    from machine import device
 
     cpu, said = torch.device("cpu"), []
     for native, rates, expected in (
@@ -311,7 +415,7 @@ def test_precision_follows_the_processor(monkeypatch):
         (True, {torch.bfloat16: 1e11, torch.float32: 1e11}, torch.float32),
     ):
         monkeypatch.setattr(device, "native_bf16", lambda native=native: native)
-        monkeypatch.setattr(device, "product_rate", lambda dtype, rates=rates: rates[dtype])
+        monkeypatch.setattr(device, "product_rate", lambda dtype, device=None, rates=rates: rates[dtype])
         assert device.choose_precision("auto", cpu, said.append) == expected
     monkeypatch.setattr(device, "native_bf16", lambda: False)
     assert device.choose_precision("bf16", cpu, said.append) == torch.bfloat16
@@ -322,7 +426,7 @@ def test_precision_follows_the_processor(monkeypatch):
 def test_a_run_that_goes_on_keeps_its_precision(monkeypatch, tmp_path, corpus):
     import torch
 
-    from training import device
+    from machine import device
 
     monkeypatch.setattr(device, "native_bf16", lambda: True)
     monkeypatch.setattr(device, "product_rate", lambda dtype: 4e11 if dtype == torch.bfloat16 else 1e11)
@@ -351,31 +455,43 @@ def test_bf16_asked_for_by_hand_trains(tmp_path, corpus):
     assert door("sample", "--run", "half", "--tokens", 3, "--precision", "bf16", cwd=tmp_path).returncode == 0
 
 
-def test_the_ground_knows_nothing_of_what_stands_on_it():
-    allowed = {"model": {"model"}, "data": {"data"}, "training": {"training", "model", "data"}}
-    for folder, floors in allowed.items():
-        for path in (PROJECT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                names = (
-                    [alias.name for alias in node.names]
-                    if isinstance(node, ast.Import)
-                    else [node.module or ""]
-                    if isinstance(node, ast.ImportFrom)
-                    else []
-                )
-                for name in names:
-                    top = name.split(".")[0]
-                    assert top not in {"model", "data", "training", "train", "sample", "evaluate"} - floors, (
-                        path,
-                        name,
-                    )
+ARROWS = {  # what each folder may import beside itself; the doors at the top may import everything
+    "data": {},
+    "model": {},
+    "machine": {},
+    "run": {"data", "model"},
+    "measures": {"machine", "model"},
+    "writing": {"data", "model"},
+    "training": {"data", "machine", "measures", "model", "run", "writing"},
+    "view": {"data", "model"},
+    "doors": {"data"},
+    "bench": {"data", "doors", "machine", "measures", "model", "run", "training", "writing"},
+}
+
+
+def imported(path):
+    """The first part of the name of every module that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        yield from (name.split(".")[0] for name in names)
+
+
+def test_arrows_point_downwards():
+    packages = {path.parent.name for path in PROJECT.glob("*/__init__.py")} - {"tests"}
+    assert packages <= set(ARROWS)  # no room is left out
+    tops = {path.stem for path in PROJECT.glob("*.py")}
+    for room, below in ARROWS.items():
+        for path in (PROJECT / room).rglob("*.py"):
+            assert not set(imported(path)) & ((set(ARROWS) | tops) - {room, *below}), path
     for path in PROJECT.glob("*.py"):
         assert path.stem not in sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA out of memory. Tried to allocate"), MemoryError()])
 def test_out_of_memory_names_the_flags_to_lower(error, capsys):
-    from training.door import run_door
+    from doors.door import run_door
 
     def main(_):
         raise error

@@ -52,12 +52,12 @@ def test_both_paths_are_right_when_keys_outnumber_queries(position, ids):
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("pieces", [[7], [1] * 7, [4, 1, 2], [2, 5]])
-def test_cached_equals_uncached(position, pieces, ids):
+@pytest.mark.parametrize("tokens", [[7], [1] * 7, [4, 1, 2], [2, 5]])
+def test_cached_equals_uncached(position, tokens, ids):
     tiny = make_model(position=position)
     cache = tiny.empty_cache(B)
     assert_close(
-        torch.cat([tiny(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1), tiny(ids), atol=1e-5, rtol=0
+        torch.cat([tiny(token, cache) for token in ids.split(tokens, dim=1)], dim=1), tiny(ids), atol=1e-5, rtol=0
     )
 
 

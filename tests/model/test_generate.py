@@ -1,4 +1,4 @@
-"""Choosing the next piece: exact at the edges, the same with and without a cache, in a batch and alone."""
+"""Choosing the next token: exact at the edges, the same with and without a cache, in a batch and alone."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def run(model, prompt, steps, choice=GREEDY, seeds=(0,), **more):
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     steps_of = generate(model, prompt, choice, generators, **more)
     pairs = [next(steps_of) for _ in range(steps)]
-    return torch.stack([pieces for pieces, _ in pairs], dim=1), torch.stack([logits for _, logits in pairs], dim=1)
+    return torch.stack([tokens for tokens, _ in pairs], dim=1), torch.stack([logits for _, logits in pairs], dim=1)
 
 
 @pytest.mark.parametrize("position", ["learned", "rotary", "sinusoidal", "none"])
@@ -26,18 +26,18 @@ def test_cached_equals_uncached_past_the_context(position, length):
     model = wide(position=position)
     prompt = [(7 * index) % V for index in range(length)]
     for choice in (Choice(temperature=0), Choice(temperature=1.5)):
-        pieces, logits = run(model, prompt, 40, choice)
-        plain_pieces, plain_logits = run(model, prompt, 40, choice, cached=False)
-        assert torch.equal(pieces, plain_pieces)
+        tokens, logits = run(model, prompt, 40, choice)
+        plain_tokens, plain_logits = run(model, prompt, 40, choice, cached=False)
+        assert torch.equal(tokens, plain_tokens)
         assert_close(logits, plain_logits, atol=1e-4, rtol=1e-5)
-    assert len(pieces.unique()) > 5
+    assert len(tokens.unique()) > 5
 
 
 def test_past_the_context_the_newest_half_is_read_again():
     model = wide()
     prompt = list(range(16))
-    pieces, logits = run(model, prompt, 2)
-    newest = torch.tensor([[*prompt, int(pieces[0, 0])][-8:]])
+    tokens, logits = run(model, prompt, 2)
+    newest = torch.tensor([[*prompt, int(tokens[0, 0])][-8:]])
     assert_close(logits[0, 1], model(newest)[0, -1])
 
 
@@ -97,9 +97,9 @@ def test_draws_follow_the_probabilities():
     assert_close(counts / 4000, torch.tensor([0.5, 0.0, 0.3, 0.2]), atol=0.03, rtol=0)
 
 
-def test_banned_pieces_are_never_drawn():
-    pieces, _ = run(make_model(), [1], 200, Choice(temperature=5), seeds=(1,), banned=tuple(range(1, V)))
-    assert (pieces == 0).all()
+def test_banned_tokens_are_never_drawn():
+    tokens, _ = run(make_model(), [1], 200, Choice(temperature=5), seeds=(1,), banned=tuple(range(1, V)))
+    assert (tokens == 0).all()
 
 
 @pytest.mark.parametrize(

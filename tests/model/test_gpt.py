@@ -52,13 +52,13 @@ def test_the_head_is_the_embedding(tiny, ids):
 def test_parameter_count_by_hand():
     layers, width, context = 2, 20, 16
     matrices = layers * 12 * width**2 + (V + context) * width
-    assert make_model().parameter_count == matrices + (2 * layers + 1) * width
+    assert make_model(position="learned").parameter_count == matrices + (2 * layers + 1) * width
     biases = layers * (3 + 1 + 4 + 1) * width + (2 * layers + 1) * width
-    assert make_model(bias=True).parameter_count == matrices + (2 * layers + 1) * width + biases
+    assert make_model(position="learned", bias=True).parameter_count == matrices + (2 * layers + 1) * width + biases
 
 
-def test_more_pieces_than_the_context_are_refused(tiny):
-    with pytest.raises(ValueError, match="17 pieces are more than the context of 16"):
+def test_more_tokens_than_the_context_are_refused(tiny):
+    with pytest.raises(ValueError, match="17 tokens are more than the context of 16"):
         tiny(torch.zeros(1, 17, dtype=torch.long))
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from run.config import TrainConfig, read_config
 from tests.conftest import PROJECT, door, sentences
 from training import auto
-from training.config import TrainConfig, read_config
 
 CONFIG = read_config(PROJECT / "configs" / "auto.yaml")
 
@@ -22,7 +22,7 @@ def text(tokens=5_000_000, documents=200_000):
 def choose(monkeypatch, minutes, speed=1.0, **about):
     """Choose on a machine that does so many operations a second as a laptop of two cores, times `speed`."""
 
-    def rate(config, vocab_size, step):
+    def rate(config, vocab_size, step, *_):
         return speed * 2e11 / (6 * auto.parameters(config.model, vocab_size))
 
     monkeypatch.setattr(auto, "tokens_per_second", rate)
@@ -76,9 +76,36 @@ def test_a_small_text_gets_a_small_model(monkeypatch):
 
 def test_without_minutes_it_chooses_for_five(monkeypatch):
     chosen = choose(monkeypatch, 5)
-    config = replace(CONFIG, train=TrainConfig(steps=7, optimizer="muon", learning_rate=1e-2))
+    config = replace(CONFIG, train=TrainConfig(steps=7))
     found = auto.choose(config, text(), lambda line: None)
     assert found.model == chosen.model and found.train.steps == 7 and not found.auto
+
+
+def test_memory_bounds_the_batch_and_the_model():
+    import torch
+
+    from training.estimate import memory_needed, sequences_at_once
+
+    shape, card = replace(CONFIG.model, layers=12, heads=12, width=768, context=1024), torch.device("cuda")
+    about = (shape, 124_000_000, 50_257)
+    whole = memory_needed(*about, 256, torch.bfloat16, card)
+    assert sequences_at_once(*about, 256, torch.bfloat16, card, whole) == 256
+    fits = sequences_at_once(*about, 256, torch.bfloat16, card, 16e9)
+    assert 0 < fits < 256 and memory_needed(*about, fits, torch.bfloat16, card) <= 16e9
+    assert sequences_at_once(*about, 256, torch.bfloat16, card, 1e9) == 0
+
+
+def test_little_memory_gives_micro_batches_or_a_smaller_model(monkeypatch):
+    chosen = []
+    for memory in (1e12, 6e7):
+        monkeypatch.setattr(auto, "free_memory", lambda device, memory=memory: memory)
+        chosen.append(choose(monkeypatch, 120))
+    assert size(chosen[1]) < size(chosen[0])
+    assert chosen[0].train.micro_batch_size is None
+    assert 0 < chosen[1].train.micro_batch_size < chosen[1].train.batch_size
+    monkeypatch.setattr(auto, "free_memory", lambda device: 1e6)
+    with pytest.raises(ValueError, match="not even the smallest model fits"):
+        choose(monkeypatch, 5)
 
 
 @pytest.fixture

@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 import train as train_door
 from data.config import TokenizerConfig
 from data.prepare import prepare
+from run import checkpoint
+from run.config import Config, read_config
+from run.folder import free_folder, newest_run
 from tests.conftest import PROJECT, SMALL, door, edit_config, process, sentences
-from training import checkpoint, loop
-from training.config import Config, read_config
+from training import loop
 from training.log import read_metrics
 
 STEPS = 20
@@ -52,7 +54,7 @@ def run(config, prepared, folder: Path, stop_after: int | None = None, resume: b
 
     loop.Trainer.step_once = step_once
     try:
-        return loop.train(config, prepared, folder, resume)
+        return loop.train(config, prepared, folder, resume) == 0
     finally:
         loop.Trainer.step_once = take
 
@@ -180,7 +182,7 @@ def test_minutes_are_wall_time(prepared, tmp_path):
     assert run(config, prepared, tmp_path)
     last = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "loss" in line][-1]
     assert 2 < last["seconds"] < 30  # three, and whatever a busy machine adds to the last step
-    assert last["learning_rate"] < 0.1 * config.train.learning_rate  # the schedule came to its end
+    assert last["learning_rate"] < 0.1 * config.train.rate  # the schedule came to its end
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_save(prepared, tmp_path):
@@ -233,7 +235,8 @@ def test_killed_before_the_first_save_it_starts_anew(tmp_path, corpus, monkeypat
             assert torch.equal(tensor, state(tmp_path / moment)[name]), name
 
 
-def test_ctrl_c_saves_and_exits_130(tmp_path, corpus):
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_saves_and_has_its_exit_code(tmp_path, corpus, name, code):
     command = [sys.executable, str(PROJECT / "train.py"), "--data.path", str(corpus), *SMALL, "--train.steps", "100000"]
     with subprocess.Popen(
         [*command, "--run", "stopped"],
@@ -245,17 +248,43 @@ def test_ctrl_c_saves_and_exits_130(tmp_path, corpus):
     ) as running:
         for line in running.stdout:
             if line.startswith("step 10 "):
-                running.send_signal(signal.SIGINT)
+                running.send_signal(getattr(signal, name))
                 break
         out, err = running.communicate(timeout=60)
-    assert running.returncode == 130 and "Traceback" not in err, err
+    assert running.returncode == code and "Traceback" not in err, err
     assert "stopped and saved; go on by: python train.py --resume --run stopped" in out
     step = checkpoint.load(tmp_path / "stopped" / "state.safetensors")[1].step
-    assert (
-        10 <= step < 100_000 and step == read_metrics(tmp_path / "stopped" / "metrics.jsonl")[-1]["step"] or step % 10
-    )
+    assert 10 <= step < 100_000
+    assert step == read_metrics(tmp_path / "stopped" / "metrics.jsonl")[-1]["step"] or step % 10
     assert (tmp_path / "stopped" / "curve.png").stat().st_size > 1000
     assert door("sample", "--run", "stopped", "--tokens", "3", cwd=tmp_path).returncode == 0
+
+
+def test_a_signal_that_is_ignored_stays_ignored(prepared, tmp_path, monkeypatch):
+    """As SIGHUP is under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    take = loop.Trainer.step_once
+
+    def step_once(self) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        take(self)
+
+    try:
+        monkeypatch.setattr(loop.Trainer, "step_once", step_once)
+        assert loop.train(make_config(**{"train.steps": 3}), prepared, tmp_path) == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_nearest_snapshot_can_be_read(whole, prepared, tmp_path):
+    from run.folder import nearest_snapshot, snapshots
+
+    steps = sorted(snapshots(whole))
+    assert nearest_snapshot(whole, 0) == snapshots(whole)[0] and nearest_snapshot(whole, 999) == snapshots(whole)[STEPS]
+    assert nearest_snapshot(whole, steps[2]).name == f"step-{steps[2]}.safetensors"
+    with pytest.raises(FileNotFoundError, match="has no snapshots"):
+        nearest_snapshot(tmp_path, 3)
 
 
 def test_finished_runs_and_clashing_settings(run_copy, tmp_path):
@@ -329,20 +358,20 @@ def test_nothing_is_ever_unpickled():
 def test_the_newest_run_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="no run under .*python train.py"):
-        checkpoint.newest_run()
+        newest_run()
     for age, name in enumerate(("old", "new", "older")):
         file = tmp_path / "runs" / name / "model.safetensors"
         file.parent.mkdir(parents=True)
         file.write_bytes(b"")
         os.utime(file, (1000 - [2, 1, 3][age], 1000 - [2, 1, 3][age]))
-    assert checkpoint.newest_run().name == "new"
+    assert newest_run().name == "new"
 
 
 def test_a_taken_name_is_counted_on(tmp_path):
-    assert train_door.free_folder(tmp_path / "tiny").name == "tiny"
+    assert free_folder(tmp_path / "tiny").name == "tiny"
     for name in ("tiny", "tiny-2"):
         (tmp_path / name).mkdir()
-    assert train_door.free_folder(tmp_path / "tiny").name == "tiny-3"
+    assert free_folder(tmp_path / "tiny").name == "tiny-3"
 
 
 def test_the_curve_shows_every_evaluation(prepared, tmp_path, monkeypatch):

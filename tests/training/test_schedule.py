@@ -3,7 +3,7 @@
 import pytest
 from pytest import approx
 
-from training.config import TrainConfig
+from run.config import TrainConfig
 from training.schedule import learning_rate
 
 CONFIG = TrainConfig(steps=100, learning_rate=1e-3, warmup=0.1, final_share=0.1)

@@ -1,4 +1,4 @@
-"""Pieces become eojeol, and attention between eojeol still sums to one."""
+"""Tokens become eojeol, and attention between eojeol still sums to one."""
 
 import numpy as np
 import pytest

@@ -106,8 +106,9 @@ def test_a_policy_allows_the_pages_own_scripts_and_nothing_else(made):
     _, whole, _ = made
     policy = html.unescape(re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', whole)[1])
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "*" not in policy
-    for name in ("vendor/htm-preact.js", "page.js", "page.css"):
-        assert pages.source_hash((pages.PARTS / name).read_text(encoding="utf-8")) in policy
+    sources = [(pages.PARTS / name).read_text(encoding="utf-8") for name in ("vendor/htm-preact.js", "page.css")]
+    for source in (*sources, pages.application()):
+        assert pages.source_hash(source) in policy
 
 
 def test_nothing_random_and_no_outside_address(made):
@@ -119,7 +120,7 @@ def test_nothing_random_and_no_outside_address(made):
 def test_the_example_in_docs_is_of_this_application():
     whole = (PROJECT / "docs" / "attention.html").read_text(encoding="utf-8")
     assert len(whole) <= 700_000
-    for name in ("vendor/htm-preact.js", "page.js", "page.css"):
+    for name in ("vendor/htm-preact.js", *pages.SCRIPTS, "page.css"):
         assert (pages.PARTS / name).read_text(encoding="utf-8") in whole, "renew it: python docs/make.py"
 
 
@@ -139,13 +140,13 @@ def test_size(shape, limit):
     model = make(layers, heads, width, context=T, position="rotary")
     tokens = Counted(T)
     whole = page(trace(model, tokens, "글"), model, ABOUT, range(layers))
-    application = sum(len((pages.PARTS / name).read_bytes()) for name in ("page.html", "page.css", "page.js"))
+    application = sum(len((pages.PARTS / name).read_bytes()) for name in ("page.html", "page.css", *pages.SCRIPTS))
     assert application + len((pages.PARTS / "vendor" / "htm-preact.js").read_bytes()) <= 120_000
     assert len(whole.encode("utf-8")) <= limit
 
 
 class Counted:
-    """A tokenizer that makes so many pieces of any text."""
+    """A tokenizer that makes so many tokens of any text."""
 
     def __init__(self, count):
         self.count = count
@@ -153,7 +154,7 @@ class Counted:
     def encode(self, text):
         return [2 + number % 97 for number in range(self.count - 1)]
 
-    def piece(self, id):
+    def token(self, id):
         return f"\u2581낱{id}"
 
     def bytes_of(self, id):
@@ -179,7 +180,7 @@ def test_it_opens_on_the_row_of_the_last_eojeol(made, visit):
 
 
 @browsers
-@pytest.mark.parametrize("unit", ["eojeol", "piece"])
+@pytest.mark.parametrize("unit", ["eojeol", "token"])
 def test_every_digit_of_every_head_is_pythons(made, visit, unit):
     traced, whole, _ = made
     opened = visit(whole, f"#v=head&unit={unit}")
@@ -192,7 +193,7 @@ def test_every_digit_of_every_head_is_pythons(made, visit, unit):
 
 
 @browsers
-def test_eojeol_of_several_pieces_are_averaged_or_look_as_their_last_one(tokenizer, visit):
+def test_eojeol_of_several_tokens_are_averaged_or_look_as_their_last_one(tokenizer, visit):
     model = make()
     traced = trace(model, tokenizer, "뷁을 쫓았다 나는")
     assert len(traced.ids) > len(traced.groups) + 3
@@ -277,12 +278,12 @@ def test_the_map_of_the_steps_follows_the_switches(made, visit):
     traced, whole, _ = made
     opened = visit(whole, "#v=steps&step=6&l=1&h=0")
     opened.keyboard.press("t")
-    assert cells(opened, "#twin") == expected(traced.attention("piece")[1, 0])
+    assert cells(opened, "#twin") == expected(traced.attention("token")[1, 0])
     opened.click("#mask-off")
     assert "가려짐" not in str(cells(opened, "#twin"))
     opened.get_by_role("grid").focus()
     opened.keyboard.press("Home")
-    assert opened.inner_text("#cell").startswith(f"{traced.pieces[-1]} → 〈시작〉, ")
+    assert opened.inner_text("#cell").startswith(f"{traced.tokens[-1]} → 〈시작〉, ")
 
 
 @browsers
@@ -318,7 +319,7 @@ def test_the_toy_to_the_digit(made, visit):
 def test_ties_are_rounded_as_python_rounds_them(made, visit):
     opened = visit(made[1])
     values = [0.0625, 0.1875, 0.5, 1 / 16 + 1 / 1024, 0.0005, 0.0015, 0.2345, 2.5, 0.125, 0.00048828125, 1.0]
-    source = (pages.PARTS / "page.js").read_text(encoding="utf-8")
+    source = (pages.PARTS / "engine.js").read_text(encoding="utf-8")
     function = re.search(r"function fixed.*?\n}\n", source, re.S)[0]
     for digits in (1, 2, 3):
         found = opened.evaluate(
@@ -515,7 +516,7 @@ def test_what_is_saved_is_what_is_shown(made, visit, tmp_path):
 def test_a_long_text_stays_usable(visit):
     model = make(6, 6, 96, context=512, position="rotary")
     traced = trace(model, Counted(512), "글")
-    opened = visit(page(traced, model, ABOUT, range(6)), "#unit=piece")
+    opened = visit(page(traced, model, ABOUT, range(6)), "#unit=token")
     for view in "1234":
         opened.keyboard.press(view)
         opened.wait_for_timeout(50)

@@ -66,6 +66,6 @@ def test_the_strongest_head_is_the_one_whose_last_row_holds_the_largest_weight(m
 def test_texts_that_are_too_short_or_too_long(model, tokenizer):
     with pytest.raises(ValueError, match="the text is empty"):
         trace(model, tokenizer, "")
-    with pytest.raises(ValueError, match=r"pieces long with its start mark, the model sees 40: shorten it"):
-        trace(model, tokenizer, "뷁" * 14)  # three pieces each
+    with pytest.raises(ValueError, match=r"tokens long with its start mark, the model sees 40: shorten it"):
+        trace(model, tokenizer, "뷁" * 14)  # three tokens each
     assert trace(model, tokenizer, "뷁" * 12).weights.shape[-1] <= 40

@@ -1,10 +1,8 @@
-"""Where to compute and in what numbers: asked of the machine, said in one line."""
+"""Where to compute, in which dtype, and whether to compile: each chosen by asking the machine, and printed."""
 
-import ctypes
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 COMPILE_SECONDS = 600  # a run shorter than this does not win back the minute that compiling takes
 
+CPU = torch.device("cpu")
 Say = Callable[[str], None]
-Loss = Callable[[Tensor, Tensor], Tensor]  # inputs and targets to their summed cross-entropy
 
 
 def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
@@ -28,7 +26,7 @@ def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
     With `cpu`, nothing of CUDA is asked or touched.
     """
     if name == "cpu":
-        return torch.device("cpu")
+        return CPU
     if name in ("auto", "cuda") and torch.cuda.is_available():
         return torch.device("cuda")
     if name in ("auto", "mps") and torch.backends.mps.is_available():
@@ -43,19 +41,7 @@ def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
         raise ValueError(f"--device {name} is not available{': ' + hint if hint else ', use --device auto or cpu'}")
     if hint:
         say(f"device: cpu, since {hint}")
-    return torch.device("cpu")
-
-
-def hold_memory() -> None:
-    """Let the process keep the memory that it frees, where the C library is glibc.
-
-    A training step frees and takes the same hundreds of MB. Handed back to the system in between, each page is cleared
-    and mapped anew: at width 384 some 80,000 page faults a step, a tenth of its time (docs/speed.md).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(M_MMAP_MAX, 0)  # a block mapped on its own goes back whenever it is freed
+    return CPU
 
 
 def nvidia_card() -> bool:
@@ -74,13 +60,14 @@ def native_bf16() -> bool:
     return any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
 
 
-def product_rate(dtype: torch.dtype, size: int = 512) -> float:
-    """Return the floating-point operations a second of a (size, size) matrix product on the CPU, the best of five."""
-    a = torch.ones(size, size, dtype=dtype)
+def product_rate(dtype: torch.dtype, device: torch.device = CPU) -> float:
+    """Return the floating-point operations a second of a square matrix product on `device`, the best of five."""
+    size = 512 if device.type == "cpu" else 4096
+    a = torch.ones(size, size, dtype=dtype, device=device)
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        a @ a
+        (a @ a)[0, 0].item()  # reading one number waits for a card to finish
         seconds.append(time.perf_counter() - start)
     return 2 * size**3 / min(seconds)
 
@@ -93,7 +80,7 @@ NAMES: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.bfloat16: "b
 def choose_precision(
     name: str, device: torch.device, say: Say = lambda line: None, before: str | None = None
 ) -> torch.dtype:
-    """Return the type of the matrix products, for `auto` the fastest that is safe, and `say` which and why.
+    """Return the dtype of the matrix products, for `auto` the fastest that is safe, and `say` which and why.
 
     before: what `auto` was in the run that goes on; it stays so where the device still can.
     Raises ValueError for fp16 where nothing scales the loss.
@@ -132,34 +119,31 @@ def compiler_found() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "c++", "clang++", "cl"))
 
 
-def compiled(loss: Loss, wish: str, seconds: float, device: torch.device, say: Say = lambda line: None) -> Loss:
-    """Return `loss`, compiled if `wish` is on, or auto and a run of so many `seconds` wins the time back.
+def choose_compile(
+    wish: str, seconds: float, device: torch.device, say: Say = lambda line: None, before: bool | None = None
+) -> bool:
+    """Return whether to compile: as asked for, or for `auto` where a run of so many `seconds` wins the time back.
 
-    The model's weights keep their names either way. Where compiling fails, that is said once and the run goes on
-    without.
+    before: what `auto` was in the run that goes on; it stays so, since compiled sums round differently.
     """
-    on = wish == "on"
-    if wish == "auto":
-        on = device.type != "mps" and compiler_found() and seconds > COMPILE_SECONDS
-        if on:
-            why = "there is a compiler and the run is long"
-        else:
-            why = "too short a run to win its time back" if compiler_found() else "no C++ compiler"
-        say(f"compile: {'on' if on else 'off'} ({why})")
-    if not on:
-        return loss
-    fast = [torch.compile(loss)]
+    if wish != "auto":
+        return wish == "on"
+    able = device.type == "cuda" or (device.type == "cpu" and compiler_found())
+    if not able:
+        on, why = False, f"not tried on {device.type}" if device.type == "mps" else "no C++ compiler"
+    elif before is not None:
+        on, why = before, "as this run did before"
+    else:
+        on = seconds > COMPILE_SECONDS
+        why = "the run is long" if on else "too short a run to win its time back"
+    say(f"compile: {'on' if on else 'off'} ({why})")
+    return on
 
-    def carefully(inputs: Tensor, targets: Tensor) -> Tensor:
-        try:
-            return fast[0](inputs, targets)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # torch raises many kinds where a compiler is missing or fails
-            if fast[0] is loss:
-                raise
-            say(f"compiling failed ({type(error).__name__}): going on without it")
-            fast[0] = loss
-            return loss(inputs, targets)
 
-    return carefully
+def as_tensors(inputs: np.ndarray, targets: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return both as int64 on `device`; a card fetches them while the processor goes on."""
+    tensors = [torch.from_numpy(array.astype(np.int64)) for array in (inputs, targets)]
+    if device.type == "cuda":
+        tensors = [tensor.pin_memory() for tensor in tensors]
+    one, other = (tensor.to(device, non_blocking=True) for tensor in tensors)
+    return one, other

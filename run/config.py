@@ -17,6 +17,7 @@ from model.config import ModelConfig
 PROJECT = Path(__file__).resolve().parent.parent
 AtLeastOne = Annotated[int, Ge(1)]
 AtLeastZero = Annotated[int, Ge(0)]
+RATES = {"muon": 1e-2, "adamw": 2e-3}  # where none is set
 LONGEST = 100_000  # bytes of a config file
 SEAL = b"# sha256 of what follows: "
 
@@ -35,23 +36,26 @@ class TrainConfig:
     micro_batch_size: Annotated[AtLeastOne | None, "sequences at once, to save memory; left out, the whole batch"] = (
         None
     )
-    optimizer: Annotated[Literal["adamw", "muon"], "muon: Muon for the blocks' matrices, AdamW for the rest"] = "adamw"
-    learning_rate: Annotated[float, Gt(0), "highest rate"] = 2e-3
+    optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for the blocks' matrices, AdamW for the rest"] = "muon"
+    learning_rate: Annotated[
+        Annotated[float, Gt(0)] | None, "highest learning rate; left out, 1e-2 for muon and 2e-3 for adamw"
+    ] = None
     warmup: Annotated[float, Ge(0), Le(1), "share of the run in which the rate rises"] = 0.05
     final_share: Annotated[float, Ge(0), Le(1), "share of the highest rate left at the end"] = 0.0
     weight_decay: Annotated[float, Ge(0), "pull of matrices towards zero"] = 0.1
-    beta1: Annotated[float, Ge(0), Le(1), "AdamW's memory of the gradient"] = 0.9
-    beta2: Annotated[float, Ge(0), Le(1), "AdamW's memory of its square"] = 0.95
-    max_norm: Annotated[float, Gt(0), "gradients longer than this are shortened to it"] = 1.0
-    seed: Annotated[AtLeastZero, "decides weights, order of the text and dropout"] = 1
+    beta1: Annotated[float, Ge(0), Le(1), "AdamW's decay of the average gradient"] = 0.9
+    beta2: Annotated[float, Ge(0), Le(1), "AdamW's decay of the average squared gradient"] = 0.95
+    max_norm: Annotated[float, Gt(0), "gradients are clipped to this norm"] = 1.0
+    seed: Annotated[AtLeastZero, "decides initial weights, order of the text and dropout"] = 1
+    init_from: Annotated[str | None, "start from the weights and tokenizer of the run in this folder"] = None
     eval_every_steps: Annotated[AtLeastOne, "steps between evaluations on the validation documents"] = 500
-    eval_pieces: Annotated[
-        Annotated[int, Ge(1), Le(200_000)], "pieces of validation text that an evaluation in training covers at most"
+    eval_tokens: Annotated[
+        Annotated[int, Ge(1), Le(200_000)], "validation tokens that an evaluation during training covers at most"
     ] = 50_000
     sample_every_steps: Annotated[AtLeastZero, "steps between samples of text; 0 is off"] = 500
     save_every_steps: Annotated[AtLeastOne, "steps between saves of the whole state"] = 500
     log_every_steps: Annotated[AtLeastOne, "steps between lines of metrics.jsonl"] = 10
-    snapshots: Annotated[AtLeastZero, "about how many sets of weights to keep along the way; 0 is off"] = 20
+    snapshots: Annotated[AtLeastZero, "about how many snapshots of the weights to keep; 0 is off"] = 20
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.minutes is None):
@@ -62,6 +66,11 @@ class TrainConfig:
         """Sequences that go through the model at once."""
         return self.micro_batch_size or self.batch_size
 
+    @property
+    def rate(self) -> float:
+        """The highest learning rate: as set, else what suits the optimizer."""
+        return self.learning_rate or RATES[self.optimizer]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -70,14 +79,14 @@ class Config:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=lambda: DataConfig(path=("data/corpus",)))
+    data: DataConfig = field(default_factory=lambda: DataConfig(path=(str(PROJECT / "data" / "corpus"),)))
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     train: TrainConfig
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], "where to compute"] = "auto"
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], "type of the matrix products"] = "auto"
     compile: Annotated[Literal["auto", "on", "off"], "compile the model before training"] = "auto"
     wandb: Annotated[Literal["off", "offline", "online"], "log to Weights & Biases too"] = "off"
-    auto: Annotated[bool, "choose shape, batch and rate for this text, machine and time"] = False
+    auto: Annotated[bool, "choose shape, batch and dropout for this text, machine and time"] = False
 
 
 # What may be given beside --resume; the text may have moved, since it is known by its hash.
@@ -86,7 +95,10 @@ MAY_CHANGE = {
 }  # fmt: skip
 
 
-# Settings that stand in place of others.
+# Names that settings had in runs made before.
+RENAMED = {"train.eval_pieces": "train.eval_tokens"}
+
+# Settings that replace others.
 INSTEAD = (
     ("train", "steps", ("minutes",)),
     ("train", "minutes", ("steps",)),
@@ -109,6 +121,7 @@ def settings() -> dict[str, Any]:
 
 def add_flags(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> None:
     """Give `parser` a flag for every setting, or those whose names start with one of `only`; unset ones are absent."""
+    usual = by_name(Config(train=TrainConfig(steps=0)))
     for name, hint in settings().items():
         if only and not name.startswith(only):
             continue
@@ -121,6 +134,8 @@ def add_flags(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> No
             kind = {"nargs": "+", "metavar": "PATH"}
         elif choices:
             kind = {"type": reader(hint), "choices": choices}
+        if usual[name] not in (None, ()) and name not in ("train.steps", "data.path"):
+            text += f" (default: {str(usual[name]).lower() if isinstance(usual[name], bool) else usual[name]})"
         parser.add_argument(f"--{name}", dest=name, default=argparse.SUPPRESS, help=text.replace("%", "%%"), **kind)
 
 
@@ -141,15 +156,19 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
     found = {name: value for name, value in vars(arguments).items() if name in settings()}
     if "data.path" in found:
         found["data.path"] = tuple(os.path.abspath(path) for path in found["data.path"])
-    if "tokenizer.path" in found:
-        found["tokenizer.path"] = os.path.abspath(found["tokenizer.path"])
+    for name in {"tokenizer.path", "train.init_from"} & set(found):
+        found[name] = os.path.abspath(found[name])
     if os.path.isdir(found.get("data.dataset") or ""):  # else a name on the Hub
         found["data.dataset"] = os.path.abspath(found["data.dataset"])
     return found
 
 
 class Plain(yaml.SafeLoader):
-    """YAML without references, by which a short file can stand for one beyond any memory."""
+    """YAML whose scalars stay text: the type of each setting decides how its text is read, as on the command line.
+
+    So `yes` is no number, 1:30 is not 90 and 010 is not 8. References are refused, by which a short file can stand for
+    one beyond any memory, and so is a key given twice.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuse a reference."""
@@ -157,11 +176,25 @@ class Plain(yaml.SafeLoader):
             raise yaml.YAMLError("references (*name) are not read")
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Refuse a key given twice."""
+        names = [str(key.value) for key, _ in node.value]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise yaml.YAMLError(f"'{twice}' is given twice")
+        return super().construct_mapping(node, deep)
 
-def read_config(path: Path, overrides: dict[str, Any] | None = None, check: bool = False) -> Config:
-    """Read a config file, with `overrides` by dotted name put over it; its own paths count from the project.
 
-    check: hold the file to the checksum in its first line, where it has one.
+Plain.yaml_implicit_resolvers = {
+    sign: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
+    for sign, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_config(path: Path, overrides: dict[str, Any] | None = None, own: bool = False) -> Config:
+    """Read a config file, with `overrides` by dotted name put over it.
+
+    Paths in a config count from its folder; those in configs/ and in a run's config.yaml from the project.
+    own: the file is a run's config.yaml: hold it to the checksum in its first line, where it has one.
     Raises ValueError or OSError in one line that names the file and every setting that is wrong.
     """
     with path.open("rb") as file:
@@ -169,7 +202,7 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None, check: bool
     if len(raw) > LONGEST:
         raise ValueError(f"{path} is no config: it is longer than {LONGEST:,} bytes")
     first, _, rest = raw.partition(b"\n")
-    if check and first.startswith(SEAL) and first != SEAL + hashlib.sha256(rest).hexdigest().encode("ascii"):
+    if own and first.startswith(SEAL) and first != SEAL + hashlib.sha256(rest).hexdigest().encode("ascii"):
         raise ValueError(
             f"{path} is damaged, or was changed by hand: its checksum does not match; without its first line it is "
             "taken as it is"
@@ -178,13 +211,14 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None, check: bool
         tree = yaml.load(raw.decode("utf-8-sig"), Plain) or {}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no YAML in UTF-8: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict) or not all(isinstance(part, (dict, str, bool, type(None))) for part in tree.values()):
+    if not isinstance(tree, dict) or not all(isinstance(part, (dict, str, type(None))) for part in tree.values()):
         raise ValueError(f"{path} must hold sections such as 'model:' with settings in them")
     overrides = overrides or {}
     tree = {name: dict(part) if isinstance(part, dict) else part for name, part in tree.items() if part is not None}
-    for name in ("compile", "wandb"):  # YAML reads a bare on or off as true or false
-        if isinstance(tree.get(name), bool):
-            tree[name] = "on" if tree[name] else "off"
+    for before, now in RENAMED.items():
+        section, before, now = *before.split("."), now.split(".")[1]
+        if isinstance(tree.get(section), dict) and before in tree[section] and now not in tree[section]:
+            tree[section][now] = tree[section].pop(before)
     for section, name, others in INSTEAD:
         there = tree.get(section)
         if isinstance(there, dict) and overrides.get(f"{section}.{name}", there.get(name)) != there.get(name):
@@ -202,10 +236,15 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None, check: bool
         config = TypeAdapter(Config).validate_python(tree)
     except ValidationError as error:
         raise ValueError(f"{path}: {'; '.join(explain(fault) for fault in error.errors())}") from None
+    base = PROJECT if own or path.resolve().parent == PROJECT / "configs" else path.resolve().parent
+    dataset = config.data.dataset
+    if dataset and (base / dataset).is_dir():
+        dataset = str(base / dataset)
     return replace(
         config,
-        data=replace(config.data, path=tuple(str(PROJECT / part) for part in config.data.path)),
-        tokenizer=replace(config.tokenizer, path=config.tokenizer.path and str(PROJECT / config.tokenizer.path)),
+        data=replace(config.data, path=tuple(str(base / part) for part in config.data.path), dataset=dataset),
+        tokenizer=replace(config.tokenizer, path=config.tokenizer.path and str(base / config.tokenizer.path)),
+        train=replace(config.train, init_from=config.train.init_from and str(base / config.train.init_from)),
     )
 
 

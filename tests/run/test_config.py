@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from model.gpt import GPT
-from training.config import PROJECT, add_flags, as_yaml, by_name, given, read_config, settings
+from run.config import PROJECT, add_flags, as_yaml, by_name, given, read_config, settings
 
 SHIPPED = sorted((PROJECT / "configs").glob("*.yaml"))
 
@@ -31,7 +31,36 @@ def test_every_config_builds(path):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_what_is_kept_beside_a_run_reads_back_the_same(path, tmp_path):
     config = read_config(path, {"train.learning_rate": 1e-5, "compile": "off"})
-    assert read_config(write(tmp_path, as_yaml(config))) == config
+    assert read_config(write(tmp_path, as_yaml(config)), own=True) == config
+
+
+def test_numbers_and_words_are_read_as_they_stand(tmp_path):
+    text = "data: {dataset: b, revision: 20231101, split: 010}\ntrain: {steps: 010, learning_rate: 1e-3}"
+    config = read_config(write(tmp_path, text + "\nwandb: off\nauto: no"))
+    assert (config.data.revision, config.data.split) == ("20231101", "010")
+    assert (config.train.steps, config.train.rate, config.wandb, config.auto) == (10, 1e-3, "off", False)
+    assert read_config(write(tmp_path, "train: {steps: 1, minutes: null}\ndata: ~")).train.steps == 1
+
+
+def test_the_rate_left_out_suits_the_optimizer(tmp_path):
+    rates = [
+        read_config(write(tmp_path, f"train: {{steps: 1, optimizer: {name}}}")).train.rate for name in ("muon", "adamw")
+    ]
+    assert rates == [1e-2, 2e-3]
+
+
+def test_paths_count_from_the_config_that_names_them(tmp_path):
+    text = "data: {path: [a.txt]}\ntokenizer: {path: b.model}\ntrain: {steps: 1, init_from: c}\n"
+    path = write(tmp_path, text)
+    found = read_config(path)
+    assert found.data.path == (str(tmp_path / "a.txt"),) and found.tokenizer.path == str(tmp_path / "b.model")
+    assert found.train.init_from == str(tmp_path / "c")
+    assert read_config(path, own=True).data.path == (str(PROJECT / "a.txt"),)  # a run's own config.yaml
+    assert read_config(SHIPPED[0]).data.path == (str(PROJECT / "data" / "corpus"),)
+    assert read_config(write(tmp_path, "train: {steps: 1}")).data.path == (str(PROJECT / "data" / "corpus"),)
+    (tmp_path / "set").mkdir()
+    assert read_config(write(tmp_path, "data: {dataset: set}\ntrain: {steps: 1}")).data.dataset == str(tmp_path / "set")
+    assert read_config(write(tmp_path, "data: {dataset: a/b}\ntrain: {steps: 1}")).data.dataset == "a/b"
 
 
 def test_paths_inside_the_project_are_kept_movable():
@@ -64,6 +93,13 @@ def test_the_command_line_goes_over_the_file(tmp_path):
         ("x: " + "y" * 200_000, "longer than 100,000 bytes"),
         ("model: {layers: 2}", "train"),
         ("train: {minutes: .nan}", "train.minutes"),
+        ("model: {layers: 2, layers: 3}\ntrain: {steps: 1}", "'layers' is given twice"),
+        ("train: {steps: 1}\nmodel: {layers: 2}\ntrain: {steps: 2}", "'train' is given twice"),
+        ("train: {steps: yes}", "train.steps: .*valid integer.*'yes'"),
+        ("train: {steps: true}", "train.steps: .*valid integer.*'true'"),
+        ("train: {steps: 1, learning_rate: on}", "train.learning_rate: .*valid number.*'on'"),
+        ("train: {steps: 1:30}", "train.steps: .*valid integer.*'1:30'"),
+        ("train: {steps: 0x10}", "train.steps: .*valid integer.*'0x10'"),
         ("- a list", "must hold sections"),
         ("model: [1]\ntrain: {steps: 1}", "must hold sections"),
         ("train: {steps: 1", "no YAML"),

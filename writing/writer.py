@@ -1,4 +1,4 @@
-"""From a prompt to text: the model chooses pieces, this turns them into characters and knows when to stop."""
+"""From a prompt to text: the model chooses tokens, this turns them into characters and knows when to stop."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from model.generate import Choice, generate
 from model.gpt import GPT
 
 WORTH_THREADS = 32_000_000  # weights times texts; below, one thread is as fast as two (docs/speed.md)
-USUAL = Choice(temperature=0.8, top_p=0.7)  # what sample.py draws by when nothing else is said
+DEFAULT = Choice(temperature=0.8, top_p=0.7)  # of sample.py
 
 
 @dataclass
@@ -23,11 +23,11 @@ class Continuation:
     """One continuation of a prompt while it grows."""
 
     prompt: str  # after NFC
-    ids: list[int]  # of the prompt, the mark first; new pieces follow
+    ids: list[int]  # of the prompt, the mark first; new tokens follow
     seed: int
     completion: str = ""
-    log_probabilities: list[float] = field(default_factory=list)  # natural, one a new piece
-    next: list[list[dict[str, Any]]] = field(default_factory=list)  # each step's likeliest pieces
+    log_probabilities: list[float] = field(default_factory=list)  # natural, one a new token
+    next: list[list[dict[str, Any]]] = field(default_factory=list)  # each step's likeliest tokens
     stopped: str | None = None  # end, stop or tokens
     unfinished: bool = False  # whether the last character was left out, its bytes incomplete
 
@@ -41,7 +41,7 @@ class Writer:
         self.tokenizer = tokenizer
 
     def prompt_ids(self, prompt: str) -> list[int]:
-        """Return what the model reads for `prompt`: the document mark, then its pieces."""
+        """Return what the model reads for `prompt`: the document mark, then its tokens."""
         return [MARK, *self.tokenizer.encode(prompt)]
 
     def write(
@@ -58,7 +58,7 @@ class Writer:
         """Return a continuation of `prompt` for each seed, all written at once.
 
         Each ends at the document mark (unless `no_stop`, where a blank line stands for it), before the first of the
-        texts `stops`, or after `tokens` pieces. `say` is given each stretch of new text as soon as it is certain.
+        texts `stops`, or after `tokens` tokens. `say` is given each stretch of new text as soon as it is certain.
         """
         ids = self.prompt_ids(prompt)
         texts = [Continuation(nfc(prompt), list(ids), seed) for seed in seeds]
@@ -69,20 +69,20 @@ class Writer:
             for _ in range(tokens):
                 if all(text.stopped for text in texts):
                     break
-                pieces, logits = next(steps)
-                log_probabilities = logits.log_softmax(dim=1).gather(1, pieces[:, None])[:, 0].tolist()
+                chosen, logits = next(steps)
+                log_probabilities = logits.log_softmax(dim=1).gather(1, chosen[:, None])[:, 0].tolist()
                 for row, (text, ending) in enumerate(zip(texts, endings, strict=True)):
                     if text.stopped:
                         continue
-                    piece = int(pieces[row])
+                    token = int(chosen[row])
                     if show_next:
                         text.next.append(self.likeliest(logits[row], show_next))
-                    if piece == MARK and not no_stop:
+                    if token == MARK and not no_stop:
                         text.stopped = "end"
                         continue
-                    text.ids.append(piece)
+                    text.ids.append(token)
                     text.log_probabilities.append(log_probabilities[row])
-                    new = ending.add(piece)
+                    new = ending.add(token)
                     text.completion += new
                     say(text, new)
                     if ending.found:
@@ -96,10 +96,10 @@ class Writer:
         return texts
 
     def likeliest(self, logits: Tensor, count: int) -> list[dict[str, Any]]:
-        """Return the `count` likeliest pieces by the model's own probabilities, before any setting: (V,) -> list."""
+        """Return the `count` likeliest tokens by the model's own probabilities, before any setting: (V,) -> list."""
         top = logits.double().softmax(dim=0).topk(min(count, logits.numel()))
         return [
-            {"id": id, "piece": self.tokenizer.piece(id), "probability": probability}
+            {"id": id, "token": self.tokenizer.token(id), "probability": probability}
             for probability, id in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         ]
 
@@ -120,20 +120,20 @@ def threads_for(numbers: int) -> Iterator[None]:
 
 
 class Ending:
-    """Turns pieces into text, and holds back what may yet become one of the stop texts."""
+    """Turns tokens into text, and holds back what may yet become one of the stop texts."""
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], stops: tuple[str, ...]) -> None:
         self._stream = Stream(tokenizer)
-        for id in prompt_ids:  # so that the first new piece knows whether a line starts with it
+        for id in prompt_ids:  # so that the first new token knows whether a line starts with it
             self._stream.add(id)
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
         self.found = False
 
-    def add(self, piece: int) -> str:
-        """Return the text that `piece` makes certain."""
-        self._held += "\n\n" if piece == MARK else ""
-        self._held += self._stream.add(piece)
+    def add(self, token: int) -> str:
+        """Return the text that `token` makes certain."""
+        self._held += "\n\n" if token == MARK else ""
+        self._held += self._stream.add(token)
         places = [at for at in map(self._held.find, self._stops) if at >= 0]
         if places:
             self.found = True
@@ -144,7 +144,7 @@ class Ending:
         return text
 
     def rest(self) -> str:
-        """Return what is still held back, once no more pieces come."""
+        """Return what is still held back, once no more tokens come."""
         text, self._held = self._held, ""
         return text
 

@@ -1,29 +1,25 @@
 """One update: its gradient does not depend on how it is split, and a bad one is stopped before the step."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from model.fast.training import fast_loss
+from run import checkpoint
+from run.config import TrainConfig
 from tests.conftest import V, make_model
-from training import checkpoint
-from training.config import TrainConfig
-from training.optimizer import NonFinite, make_optimizer, orthogonal, update
+from training.learner import Learner, NonFinite
+from training.optimizer import make_optimizer, orthogonal
 
-CONFIG = TrainConfig(steps=1, learning_rate=1e-2)
-SCALER = torch.amp.GradScaler("cpu", enabled=False)
-
+CONFIG = TrainConfig(steps=1, optimizer="adamw", learning_rate=1e-2)
 
 PROGRESS = checkpoint.Progress(step=3, text="a", tokenizer="b", epoch=1, used=2, seconds=0.5, best=3.25)
 
 
 def step(model, batches, max_norm=1.0, config=CONFIG):
-    optimizer = make_optimizer(model, config)
-    return update(fast_loss(model), optimizer, batches, max_norm, nullcontext, SCALER)
+    return Learner(model, replace(config, max_norm=max_norm), torch.float32).update(batches, config.rate)
 
 
 def test_a_split_batch_gives_the_same_step():
@@ -76,7 +72,7 @@ def test_only_matrices_decay():
         assert (dimensions, group["weight_decay"]) in (({2}, 0.1), ({1}, 0))
 
 
-def test_adamw_is_the_default_and_changes_every_parameter():
+def test_adamw_changes_every_parameter():
     model = make_model(bias=True)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     inputs, targets = torch.randint(V, (2, 8, 9))
@@ -116,38 +112,94 @@ def test_muon_by_hand():
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_saved_optimizer_goes_on_the_same(optimizer, tmp_path):
+def test_what_is_saved_goes_on_the_same(optimizer, tmp_path):
     config = replace(CONFIG, optimizer=optimizer)
     batches = [tuple(torch.randint(V, (2, 4, 9))) for _ in range(6)]
-
-    def go(model, made, some):
-        for batch in some:
-            update(fast_loss(model), made, [batch], 1.0, nullcontext, SCALER)
-
-    model = make_model()
-    made = make_optimizer(model, config)
-    go(model, made, batches[:3])
-    checkpoint.save(tmp_path / "state.safetensors", checkpoint.state_tensors(model, made, SCALER), PROGRESS)
-    go(model, made, batches[3:])
-    again = make_model()
-    made = make_optimizer(again, config)
+    learner = Learner(make_model(), config, torch.float32)
+    for batch in batches[:3]:
+        learner.update([batch], 1e-2)
+    checkpoint.save(tmp_path / "state.safetensors", learner.state_tensors(), PROGRESS)
     tensors, progress = checkpoint.load(tmp_path / "state.safetensors")
     assert progress == PROGRESS
-    checkpoint.restore(tensors, again, made, SCALER, tmp_path)
-    go(again, made, batches[3:])
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, again.state_dict()[name]), name
+    again = Learner(make_model(), config, torch.float32)
+    again.restore(tensors, tmp_path)
+    for batch in batches[3:]:
+        assert learner.update([batch], 1e-2) == again.update([batch], 1e-2)
+    for name, tensor in learner.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name]), name
+
+
+def scaled(optimizer, scale, growth_interval=3):
+    """A learner whose loss is scaled as in fp16, on the CPU."""
+    learner = Learner(make_model(), replace(CONFIG, optimizer=optimizer), torch.float32)
+    learner.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
+    return learner
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_step_whose_gradients_overflow_is_skipped_by_every_optimizer(optimizer):
-    model = make_model()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    made = make_optimizer(model, replace(CONFIG, optimizer=optimizer))
-    scaler = torch.amp.GradScaler("cpu", init_scale=3e38)
-    inputs, targets = torch.randint(V, (2, 8, 9))
-    scaler.scale(model.loss(inputs, targets)).backward()
-    scaler.step(made)
-    scaler.update()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert scaler.get_scale() < 3e38
+def test_a_step_whose_gradients_overflow_is_skipped_and_counted(optimizer):
+    learner = scaled(optimizer, 3e38, growth_interval=1000)
+    before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+    batch = tuple(torch.randint(V, (2, 8, 9)))
+    assert math.isfinite(learner.update([batch], 1e-2))
+    assert learner.skipped == 1 and learner.scaler.get_scale() < 3e38
+    assert all(torch.equal(tensor, before[name]) for name, tensor in learner.model.state_dict().items())
+    for _ in range(150):  # until the scale is low enough
+        learner.update([batch], 1e-2)
+    assert 1 < learner.skipped < 150
+    assert not any(torch.equal(tensor, before[name]) for name, tensor in learner.model.state_dict().items())
+
+
+def test_the_scaler_goes_on_where_it_was():
+    batch = tuple(torch.randint(V, (2, 8, 9)))
+    learner, again = scaled("muon", 8.0), scaled("muon", 1.0)
+    for _ in range(2):  # one step before the scale grows
+        learner.update([batch], 1e-2)
+    again.restore(learner.state_tensors(), None)
+    for each in (learner, again):
+        each.update([batch], 1e-2)
+    assert learner.scaler.get_scale() == again.scaler.get_scale() == 16.0
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_compiling_that_fails_is_said_once_and_changes_nothing(monkeypatch, way):
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, loss):
+            return loss.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("no compiler")
+
+    def compiled(loss):
+        def fails(inputs, targets):
+            if way == "forward":
+                raise RuntimeError("no compiler")
+            return Broken.apply(loss(inputs, targets))
+
+        return fails
+
+    batches = [tuple(torch.randint(V, (2, 4, 9))) for _ in range(2)]
+    said = []
+    plain = Learner(make_model(), CONFIG, torch.float32)
+    monkeypatch.setattr(torch, "compile", compiled)
+    learner = Learner(make_model(), CONFIG, torch.float32, compile=True, say=said.append)
+    learner.model.load_state_dict(plain.model.state_dict())
+    assert learner.compiled
+    for _ in range(2):
+        assert learner.update(batches, 1e-2) == plain.update(batches, 1e-2)
+    assert said == ["compiling failed (RuntimeError): going on without it"] and not learner.compiled
+
+
+def test_out_of_memory_while_compiled_is_no_failure_to_compile(monkeypatch):
+    def compiled(loss):
+        def fails(inputs, targets):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return fails
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    learner = Learner(make_model(), CONFIG, torch.float32, compile=True)
+    with pytest.raises(torch.OutOfMemoryError):
+        learner.update([tuple(torch.randint(V, (2, 4, 9)))], 1e-2)

@@ -1,4 +1,4 @@
-"""What every door does alike: its common flags, its exit code, a fault told in one line."""
+"""What every door does alike: its flags, its exit code, a fault told in one line, the environment set for torch."""
 
 import argparse
 import os
@@ -6,26 +6,45 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from data.files import FULL
 
 DONE, FAULT, INTERRUPTED = 0, 1, 130
 
+# Threads of OpenMP spin while they wait for each other. Where one of them has lost its core to another program, such
+# as a browser, the rest spin until it is back: training took six times as long (bench/busy.py). So they spin briefly
+# and then sleep. GNU's runtime counts turns, LLVM's and Intel's milliseconds (these two have not been tried).
+SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+
 
 class Parser(argparse.ArgumentParser):
-    """Flags that may not be abbreviated, since scripts outlive new flags."""
+    """Flags that may not be abbreviated, since scripts outlive new flags; --help shows every default."""
 
     def __init__(self, description: str | None) -> None:
         super().__init__(description=description, allow_abbrev=False)
         self.add_argument("--debug", action="store_true", help="show where a fault arose")
 
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """Add a flag; its default is shown where there is one."""
+        default = settings.get("default")
+        if default is not None and default is not argparse.SUPPRESS and default != []:
+            settings["help"] += f" (default: {default})"
+        return super().add_argument(*names, **settings)
+
 
 def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     """Add what sampling, looking and evaluating share."""
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run to use; left out, the newest under runs/")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="use the snapshot nearest to this step; left out, the best weights"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to compute")
     parser.add_argument(
-        "--precision", choices=("auto", "fp32", "bf16", "fp16"), default="auto", help="type of the weights (auto: fp32)"
+        "--precision",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        default="auto",
+        help="dtype of the weights; auto is fp32",
     )
 
 
@@ -36,6 +55,8 @@ def notice(line: str) -> None:
 
 def run_door(main: Callable[[list[str] | None], int], arguments: list[str] | None = None) -> int:
     """Run `main` and return its exit code; anything that a person can mend becomes one line and exit code 1."""
+    for name, value in SPIN_BRIEFLY.items():
+        os.environ.setdefault(name, value)  # read when torch is imported, which a door does after its command line
     for stream in (sys.stdout, sys.stderr):  # a console in another encoding shows what it can and never stops a run
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from measures.bits import total_bits
+from measures.copied import copied_share
 from tests.conftest import V, make_model
-from training.evaluate import copied_share, total_bits
 
 
 def by_hand(model, ids):
-    """One window after the other, one piece after the other."""
+    """One window after the other, one token after the other."""
     context, bits = model.config.context, 0.0
     for start in range(0, len(ids) - 1, context):
         for position in range(start, min(start + context, len(ids) - 1)):

@@ -1,222 +1,6 @@
-"use strict";
-/* Shows one trace: the sentence, one head, its computation step by step, and the worked example of four tokens.
-   Every number is the checkpoint's, or is worked out from those here. Text of the user only ever becomes text nodes. */
-(async () => {
+/* What is seen and touched: state, parts, views, the page. Text of the user only ever becomes text nodes. */
+
 const { html, render, useState, useEffect, useLayoutEffect, useRef, useMemo } = htmPreact;
-
-// ---- Words -------------------------------------------------------------------------------------------------------
-
-const WORDS = {
-  ko: {
-    title: "누가 누구를 보나", views: ["문장", "머리 하나", "계산 따라가기", "장난감"], language: "English", dark: "어둡게", light: "밝게", help: "도움말",
-    layer: "층", head: "머리", mean: "평균", strongest: "가장 센 머리", inLayer: "이 층에서 가장 센 머리", unit: "단위", eojeol: "어절", piece: "조각", rows: "행",
-    averaged: "평균", lastPiece: "마지막 조각", scale: "색", linear: "선형", log: "로그", sink: "〈시작〉 빼고 다시 1로", table: "표로", picture: "PNG", csv: "CSV",
-    axes: "행은 보는 쪽(누가), 열은 보이는 쪽(누구를)", masked: "가려짐", percent: "퍼센트", inRow: "이 행에서", rowSum: "행의 합", sdpa: "융합 커널과 차이",
-    predicts: (name) => `‘${name}’ 자리는 바로 다음 조각을 예측하는 데 이 비율로 앞을 본다.`, lookers: "보는 쪽", looked: "보이는 쪽",
-    meanWarning: "머리들의 평균은 어느 머리도 하지 않는 계산이다. 머리마다 보는 곳이 다르다.", others: (n, sum) => `그 밖의 ${n}개, 합 ${sum}`,
-    ahead: (n) => `뒤에 오는 ${n}개는 가려짐: 이 모델은 앞만 본다.`, sentence: "모델이 읽은 문장", composed: "한글을 NFC로 모아 쓴 뒤 읽었다.",
-    pieces: (n, g) => `조각 ${n}개, 어절 ${g}개. 위는 어절, 아래는 조각과 그 번호(자리 · 아이디).`, chooseRow: "어절을 누르면 그 행을 본다.",
-    next: "다음", previous: "이전", query: "보는 조각", key: "보이는 조각", switches: "바꾸어 보기", maskOff: "마스크 끄기", scaleOff: "√d 나누기 끄기", positionOff: "위치 끄기",
-    temperature: "점수 온도", against: "반사실: 이 모델은 이렇게 배우지 않았다. 이 층만 다시 계산한 것이고 뒤 층은 그대로다.", numbers: "숫자로", terms: "큰 항 8개", rest: "나머지", sum: "합",
-    stored: "저장된 값", same: "차이", steps: ["x: 들어온 벡터", "LayerNorm", "q, k, v", "q·k", "÷ √d", "마스크", "softmax", "Σ α·v", "W_O와 잔차"],
-    about: "이 모델", more: "다른 문장 보기", grid: "어텐션 지도. 화살표 키로 칸을 옮긴다", code: "손으로 돌려 보기", close: "닫기",
-    keys: "화살표: 칸 · Home/End: 행의 끝 · PgUp/PgDn: 층 · [ ]: 머리 · e: 어절/조각 · m: 마스크 · s: √d · t: 표 · 1–4: 화면 · ?: 도움말 · Esc: 닫기",
-    rotated: (a) => `이 모델은 자리만큼 q와 k를 돌린다(RoPE). 첫 두 수는 ${a} 라디안.`, failed: "이 브라우저는 압축을 풀 수 없다. 새 브라우저로 열어야 한다.",
-    one: [
-      "이 자리에 지금까지 모인 벡터 x. 0층에서는 조각의 임베딩이다.", "평균을 빼고 표준편차로 나눈 뒤 배운 배율을 곱한다.",
-      "같은 x에서 질문 q, 이름표 k, 내용 v가 나온다. 아래는 q의 첫 수를 곱의 합으로 써 본 것.", "보는 쪽의 q와 보이는 쪽의 k를 곱해 더한다. 방향이 같을수록 크다.",
-      "차원이 클수록 내적도 커지므로 √d로 나누어 고르게 한다.", "뒤에 오는 자리는 −∞로 막는다. 가려진 칸은 0이 아니라 없는 것이다.",
-      "지수를 취해 합으로 나누면 행의 합이 1이 된다.", "그 비율대로 v를 섞는다.", "머리들이 모은 것을 이어 붙여 W_O를 곱하고, 들어온 x에 더한다."],
-    toyNotes: ["장난감 예제에는 이 단계가 없다: x를 그대로 쓴다.", "머리가 하나뿐이고 W_O와 잔차가 없다. 8단계의 결과가 그대로 나간다."],
-    toyIntro: "네 낱말을 네 수로 나타내고 W_Q, W_K, W_V를 단위행렬로 둔 예. 모든 수를 손으로 확인할 수 있다.",
-    rounding: "글에는 0.388과 0.623으로 적히기도 한다. 정확히는 e/(1+2√e+e) = 0.387456…, (√e+e)/(1+2√e+e) = 0.622459…이다. 두 자리로 반올림해 0.14 0.24 0.24 0.39라 하면 합이 1.01이 되어 0.38로 적기도 한다.",
-    maskSame: "마지막 행은 뒤에 아무것도 없으므로 마스크를 켜도 꺼도 같다.", every: "모든 행", scores: "점수 QKᵀ/√4", weights: "비율", context: "섞은 벡터", switchOn: "켬", switchOff: "끔", mask: "마스크",
-    ranks: ["첫째", "둘째", "셋째", "넷째", "다섯째", "여섯째", "일곱째", "여덟째", "아홉째", "열째"], rank: (n) => `${n}번째`,
-    approximate: "반정밀도로 담은 쪽이라 점수는 ≈ 둘째 자리까지다.", reads: (s) => `${s.layers}층 · 머리 ${s.heads}개 · 폭 ${s.width} · 문맥 ${s.context} · 조각 ${s.vocabulary}종`,
-  },
-  en: {
-    title: "who looks at whom", views: ["Sentence", "One head", "Step by step", "Toy"], language: "한국어", dark: "Dark", light: "Light", help: "Help",
-    layer: "layer", head: "head", mean: "mean", strongest: "strongest head", inLayer: "strongest in this layer", unit: "unit", eojeol: "eojeol", piece: "piece", rows: "rows",
-    averaged: "mean", lastPiece: "last piece", scale: "colour", linear: "linear", log: "log", sink: "leave out 〈시작〉, sum to 1 again", table: "as table", picture: "PNG", csv: "CSV",
-    axes: "rows look (who), columns are looked at (whom)", masked: "masked", percent: "percent", inRow: "in this row", rowSum: "row sum", sdpa: "difference to the fused kernel",
-    predicts: (name) => `The place of ‘${name}’ looks back in these shares to predict the very next piece.`, lookers: "looks", looked: "is looked at",
-    meanWarning: "The mean of the heads is what no head computes: each looks elsewhere.", others: (n, sum) => `${n} others, together ${sum}`,
-    ahead: (n) => `${n} later ones are masked: this model sees only what stands before.`, sentence: "What the model read", composed: "Hangul was composed (NFC) before reading.",
-    pieces: (n, g) => `${n} pieces, ${g} eojeol. Above the eojeol, below its pieces with their numbers (place · id).`, chooseRow: "Choose an eojeol to see its row.",
-    next: "Next", previous: "Back", query: "looking piece", key: "piece looked at", switches: "What if", maskOff: "mask off", scaleOff: "no ÷ √d", positionOff: "position off",
-    temperature: "temperature of scores", against: "Counterfactual: this model did not learn this way. Only this layer is computed anew, not those after it.", numbers: "digits", terms: "the 8 largest terms", rest: "the rest", sum: "sum",
-    stored: "stored", same: "difference", steps: ["x: what comes in", "LayerNorm", "q, k, v", "q·k", "÷ √d", "mask", "softmax", "Σ α·v", "W_O and residual"],
-    about: "This model", more: "To see another sentence", grid: "Map of attention. Arrow keys move between cells", code: "Run it yourself", close: "Close",
-    keys: "arrows: cell · Home/End: ends of the row · PgUp/PgDn: layer · [ ]: head · e: eojeol/piece · m: mask · s: √d · t: table · 1–4: views · ?: help · Esc: close",
-    rotated: (a) => `This model turns q and k by their place (RoPE): the first pair by ${a} radians.`, failed: "This browser cannot unpack the file: open it with a newer one.",
-    one: [
-      "The vector x gathered at this place so far; in layer 0 the embedding of the piece.", "Take away the mean, divide by the standard deviation, multiply by the learned gain.",
-      "From the same x come a query q, a key k and a value v. Below, the first number of q written out as a sum of products.", "Multiply the q of the one that looks with the k of the one looked at, and add up: the more alike their directions, the larger.",
-      "Products grow with the dimension; dividing by √d keeps them even.", "Places after this one are blocked with −∞. A masked cell is not zero, it is not there.",
-      "Take exponentials and divide by their sum: the row sums to 1.", "Mix the values v in these shares.", "Put what the heads gathered side by side, multiply by W_O, add to the x that came in."],
-    toyNotes: ["The toy has no such step: x is used as it is.", "One head, no W_O and no residual: the result of step 8 is the output."],
-    toyIntro: "Four words as four numbers each, with W_Q, W_K and W_V the identity: every number can be checked by hand.",
-    rounding: "Some print 0.388 and 0.623. Exactly they are e/(1+2√e+e) = 0.387456… and (√e+e)/(1+2√e+e) = 0.622459…. Rounded to two digits, 0.14 0.24 0.24 0.39 would sum to 1.01, so 0.38 is written too.",
-    maskSame: "Nothing stands after the last row, so the mask leaves it as it is.", every: "Every row", scores: "scores QKᵀ/√4", weights: "weights", context: "mixed vectors", switchOn: "on", switchOff: "off", mask: "mask",
-    ranks: [], rank: (n) => `rank ${n}`,
-    approximate: "This page holds half precision, so scores are ≈, to two digits.", reads: (s) => `${s.layers} layers · ${s.heads} heads · width ${s.width} · context ${s.context} · ${s.vocabulary} pieces`,
-  },
-};
-
-// ---- Numbers -----------------------------------------------------------------------------------------------------
-
-/* A number with so many decimals: exact ties go to the even digit, as in Python. */
-function fixed(x, digits = 3) {
-  if (Number.isInteger(x * 2 ** (digits + 1))) {
-    const scaled = x * 10 ** digits, low = Math.floor(scaled);
-    if (scaled - low === 0.5) return ((low % 2 ? low + 1 : low) / 10 ** digits).toFixed(digits);
-  }
-  return x.toFixed(digits);
-}
-const small = (x) => (x === 0 ? "0" : x.toExponential(0));
-const minus = (text) => text.replace("-", "−");
-const shown = (x) => minus(fixed(x));
-const times = (count, make) => Array.from({ length: count }, (_, at) => make(at));
-const total = (values) => values.reduce((sum, value) => sum + value, 0);
-const dot = (a, b) => total(Array.from(a, (value, at) => value * b[at]));
-const strongest = (values) => values.reduce((best, value, at) => (value > values[best] ? at : best), 0);
-
-function half(bits) {
-  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  if (!exponent) return sign * fraction * 2 ** -24;
-  return exponent === 31 ? (fraction ? NaN : sign * Infinity) : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
-async function unpack(text) {
-  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  const raw = await new Response(stream).arrayBuffer();
-  const length = Number(new DataView(raw).getBigUint64(0, true));
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(raw, 8, length)));
-  const found = { meta: JSON.parse(header.__metadata__.meta) };
-  delete header.__metadata__;
-  for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header)) {
-    const planes = new Uint8Array(raw, 8 + length + from, to - from), size = dtype === "F32" ? 4 : 2, count = planes.length / size;
-    const bytes = new ArrayBuffer(planes.length), put = new Uint8Array(bytes);
-    for (let plane = 0; plane < size; plane++) for (let i = 0; i < count; i++) put[i * size + plane] = planes[plane * count + i];
-    const values = dtype === "F32" ? new Float32Array(bytes) : new Uint16Array(bytes);
-    found[name] = { shape, values: dtype === "F16" ? Float32Array.from(values, half) : values };
-  }
-  return found;
-}
-
-/* The part of an array at these first indices. */
-function at(array, ...place) {
-  const size = array.shape.slice(place.length).reduce((product, part) => product * part, 1);
-  const start = place.reduce((sum, index, axis) => sum * array.shape[axis] + index, 0) * size;
-  return array.values.subarray(start, start + size);
-}
-
-// ---- What is shown -----------------------------------------------------------------------------------------------
-
-if (typeof DecompressionStream === "undefined") {
-  document.getElementById("page").textContent = `${WORDS.ko.failed} ${WORDS.en.failed}`;
-  return;
-}
-const file = await unpack(document.getElementById("trace").textContent);
-const { meta } = file, T = meta.pieces.length, D = meta.shape.head_width, H = meta.shape.heads, L = meta.layers.length;
-const GROUPS = meta.groups.map(([text, start, end]) => ({ text, start, end }));
-const PIECES = meta.pieces.map((text, place) => ({ text, start: place, end: place + 1 }));
-const units = (unit) => (unit === "eojeol" ? GROUPS : PIECES);
-const groupOf = (place) => GROUPS.findIndex((group) => place < group.end);
-
-/* What one piece looks at in one head: as many weights as the mask leaves. */
-function pieceRow(layer, head, row) {
-  const packed = at(file.weights, layer, head).subarray((row * (row + 1)) / 2, ((row + 1) * (row + 2)) / 2);
-  return Array.from(packed, (value) => (meta.fine ? value : value / 65535));
-}
-
-/* The same of a unit: what is looked at is summed, what looks is averaged or its last piece. */
-function unitRow(layer, head, unit, last, number) {
-  const by = units(unit), query = by[number];
-  if (unit === "piece") return pieceRow(layer, head, number);
-  const rows = times(query.end - query.start, (part) => pieceRow(layer, head, query.start + part));
-  return by.slice(0, number + 1).map((key) => {
-    const sums = rows.map((row) => total(row.slice(key.start, key.end)));
-    return last ? sums.at(-1) : total(sums) / sums.length;
-  });
-}
-
-const found = new Map();
-function headRows({ layer, head, mean, unit, last }) {
-  const name = [layer, mean ? "mean" : head, unit, last].join();
-  if (!found.has(name)) {
-    if (found.size > 20) found.clear();
-    const heads = mean ? [...Array(H).keys()] : [head];
-    found.set(name, units(unit).map((_, query) => {
-      const rows = heads.map((each) => unitRow(layer, each, unit, last, query));
-      return rows[0].map((__, key) => total(rows.map((row) => row[key])) / heads.length);
-    }));
-  }
-  return found.get(name);
-}
-
-/* The head whose last row puts the most weight on one earlier unit, the mark left out. */
-function bestHead(layers, unit) {
-  let best = { layer: layers[0], head: 0 }, most = -1;
-  for (const layer of layers) for (let head = 0; head < H; head++) {
-    const weight = Math.max(...unitRow(layer, head, unit, false, units(unit).length - 1).slice(1, -1));
-    if (weight > most) [best, most] = [{ layer, head }, weight];
-  }
-  return best;
-}
-
-/* What the steps are computed from: one head of the model, or the toy. */
-const REAL = {
-  count: T, size: D, width: meta.shape.width, heads: H, rotary: meta.position === "rotary", names: meta.pieces, bare: false,
-  x: (layer, place) => at(file.before, layer, place),
-  after: (layer, place) => at(file.between, layer, place),
-  part: (name, layer, head, place) => at(file[name], layer, head, place),
-  gain: (layer) => [at(file.norms, layer, 0, 0), at(file.norms, layer, 0, 1)],
-  column: (layer, head, which) => [at(file.columns, layer, head, which), at(file.column_biases, layer, head)[which]],
-  mixing: (layer) => [at(file.mixing, layer), file.mixing_biases.values[layer]],
-};
-const TOY_X = [[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [0, 1, 1, 0]];
-const TOY = {
-  count: 4, size: 4, width: 4, heads: 1, rotary: false, names: ["나는", "사과를", "맛있게", "먹었다"], bare: true,
-  x: (_, place) => TOY_X[place], part: (_, __, ___, place) => TOY_X[place], column: () => [[1, 0, 0, 0], 0],
-};
-
-function normed(source, layer, place) {
-  const x = Array.from(source.x(layer, place));
-  if (source.bare) return { x, mean: 0, variance: 0, out: x };
-  const mean = total(x) / x.length, variance = total(x.map((value) => (value - mean) ** 2)) / x.length;
-  const [gain, shift] = source.gain(layer);
-  return { x, mean, variance, out: x.map((value, i) => ((value - mean) / Math.sqrt(variance + meta.epsilon)) * gain[i] + shift[i]) };
-}
-
-/* Turn a query or key by its place: the pairs are numbers i and i + size / 2. */
-function turn(vector, place) {
-  const size = vector.length / 2;
-  return Array.from(vector, (value, i) => {
-    const pair = i % size, angle = place * 10000 ** (-pair / size);
-    return value * Math.cos(angle) + (i < size ? -vector[i + size] : vector[i - size]) * Math.sin(angle);
-  });
-}
-
-/* One row of one head, every number on the way. */
-function computed(source, layer, head, query, options) {
-  const turning = source.rotary && !options.positionOff;
-  const vector = (name, place) => (turning && name !== "v" ? turn(source.part(name, layer, head, place), place) : Array.from(source.part(name, layer, head, place)));
-  const q = vector("q", query), keys = times(source.count, (place) => vector("k", place));
-  const products = keys.map((k) => dot(q, k));
-  const divided = products.map((product) => product / (options.scaleOff ? 1 : Math.sqrt(source.size)));
-  const open = divided.map((_, place) => options.maskOff || place <= query);
-  const scores = divided.map((score) => score / options.temperature);
-  const highest = Math.max(...scores.filter((_, place) => open[place]));
-  const exponentials = scores.map((score, place) => (open[place] ? Math.exp(score - highest) : 0));
-  const sum = total(exponentials), weights = exponentials.map((value) => value / sum);
-  const values = times(source.count, (place) => source.part("v", layer, head, place));
-  const gathered = times(source.size, (i) => total(weights.map((weight, place) => weight * values[place][i])));
-  return { q, keys, products, divided, open, exponentials, sum, weights, values, gathered };
-}
-const MOST_IN_MAP = 128; // pieces beyond which the steps show one row alone
-const LEARNT = { maskOff: false, scaleOff: false, positionOff: false, temperature: 1 };
 
 // ---- State, kept in the address so that a link leads to a view --------------------------------------------------
 
@@ -234,7 +18,7 @@ function fromAddress() {
   const layer = meta.layers.indexOf(whole("l", 1e6));
   Object.assign(state, {
     view: VIEWS.includes(given.get("v")) ? given.get("v") : state.view, layer: layer >= 0 ? layer : state.layer, head: whole("h", H - 1) ?? state.head,
-    query: whole("q", T - 1) ?? state.query, key: whole("k", T - 1) ?? state.key, unit: given.get("unit") === "piece" ? "piece" : "eojeol", step: whole("step", 8) ?? 0,
+    query: whole("q", T - 1) ?? state.query, key: whole("k", T - 1) ?? state.key, unit: given.get("unit") === "token" ? "token" : "eojeol", step: whole("step", 8) ?? 0,
     lang: given.get("lang") in WORDS ? given.get("lang") : state.lang, maskOff: given.get("mask") === "0",
   });
   return state;
@@ -294,9 +78,9 @@ const PRESETS = ["나는 사과를 맛있게 먹었다", "고양이가 강아지
 
 function Sentence({ state, set, words }) {
   return html`<h2>${words.sentence}</h2><p class="big">${meta.text}</p>${meta.about.composed ? html`<p class="note">${words.composed}</p>` : null}
-    <p class="soft">${words.pieces(T, GROUPS.length)} ${words.chooseRow}</p>
+    <p class="soft">${words.tokens(T, GROUPS.length)} ${words.chooseRow}</p>
     <ul class="words">${GROUPS.map((group) => html`<li><button type="button" class="eojeol" onClick=${() => set({ view: "head", query: group.end - 1 })}><b>${group.text}</b>
-      ${PIECES.slice(group.start, group.end).map((piece) => html`<span class="piece">${piece.text}<small>${piece.start} · ${meta.ids[piece.start]}</small></span>`)}</button></li>`)}</ul>
+      ${TOKENS.slice(group.start, group.end).map((token) => html`<span class="token">${token.text}<small>${token.start} · ${meta.ids[token.start]}</small></span>`)}</button></li>`)}</ul>
     <h2>${words.more}</h2><pre tabindex="0">${PRESETS.filter((text) => text !== meta.text).map((text) => `python attend.py "${text}" -o view.html`).join("\n")}</pre>
     <h2>${words.about}</h2><p>${words.reads(meta.shape)}</p><p class="soft">${Object.entries(meta.about).filter(([name]) => name !== "composed").map(([name, value]) => `${name}: ${value}`).join(" · ")}</p>`;
 }
@@ -448,8 +232,8 @@ function Head({ state, set, words }) {
   return html`<div class="bar"><${Picker} state=${state} set=${set} words=${words} withMean />
       <button type="button" onClick=${() => set({ ...bestHead([...meta.layers.keys()], state.unit), mean: false })}>${words.strongest}</button>
       <button type="button" onClick=${() => set({ ...bestHead([state.layer], state.unit), mean: false })}>${words.inLayer}</button>
-      <${Choice} legend=${words.unit} options=${[["eojeol", words.eojeol], ["piece", words.piece]]} value=${state.unit} choose=${(unit) => set({ unit })} />
-      ${state.unit === "eojeol" ? html`<${Choice} legend=${words.rows} options=${[[false, words.averaged], [true, words.lastPiece]]} value=${state.last} choose=${(last) => set({ last })} />` : null}</div>
+      <${Choice} legend=${words.unit} options=${[["eojeol", words.eojeol], ["token", words.token]]} value=${state.unit} choose=${(unit) => set({ unit })} />
+      ${state.unit === "eojeol" ? html`<${Choice} legend=${words.rows} options=${[[false, words.averaged], [true, words.lastToken]]} value=${state.last} choose=${(last) => set({ last })} />` : null}</div>
     ${state.mean ? html`<p class="against">${words.meanWarning}</p>` : null}
     <div class="two"><section aria-labelledby="row"><h2 id="row">${by[chosen.query].text} →</h2><p>${words.predicts(by[chosen.query].text)}</p>
       <${Row} by=${by} row=${row} chosen=${chosen} set=${set} words=${words} />
@@ -501,7 +285,7 @@ function StepBody({ source, state, row, learnt, words, query, chosen: key }) {
   if (step === 4) return html`<p class="number big" style=${{ textAlign: "left" }}>${shown(row.products[key])} / ${state.scaleOff ? "1" : `√${d}`} = ${shown(row.divided[key])}</p>`;
   if (step === 5) return html`<p class="number big" style=${{ textAlign: "left" }}>${names[query]} → ${names[key]}: ${row.open[key] ? shown(row.divided[key]) : "−∞"}</p>`;
   if (step === 6) {
-    const difference = source.bare ? 0 : Math.max(...pieceRow(layer, head, query).map((weight, at) => Math.abs(weight - learnt.weights[at])));
+    const difference = source.bare ? 0 : Math.max(...tokenRow(layer, head, query).map((weight, at) => Math.abs(weight - learnt.weights[at])));
     return html`<p class="number big" style=${{ textAlign: "left" }}>${row.open[key] ? `${fixed(row.exponentials[key])} / ${fixed(row.sum)} = ${fixed(row.weights[key])}` : words.masked}</p>
       ${source.bare ? null : html`<p class="soft">${words.stored} · ${words.same} <span id="agreement">${small(difference)}</span></p>`}`;
   }
@@ -539,9 +323,9 @@ function Steps({ source, state, set, words }) {
     ${!meta.exact && !source.bare ? html`<p class="soft">${words.approximate}</p>` : null}
     <${StepBody} source=${source} state=${state} row=${row} learnt=${learnt} words=${words} query=${query} chosen=${key} />
     <${Ladder} source=${source} row=${row} query=${query} chosen=${key} step=${state.step} words=${words} names=${names} choose=${(at) => set({ key: at })} digits=${meta.exact || source.bare ? 3 : 2} />
-    ${every ? html`<h3>${words.every}</h3><p class="soft">${words.axes}</p><${Heatmap} by=${PIECES} rows=${every} chosen=${{ query, key }} state=${state} set=${set} words=${words} canvasRef=${canvas} />
+    ${every ? html`<h3>${words.every}</h3><p class="soft">${words.axes}</p><${Heatmap} by=${TOKENS} rows=${every} chosen=${{ query, key }} state=${state} set=${set} words=${words} canvasRef=${canvas} />
       <div class="bar"><${Press} on=${state.table} press=${() => set({ table: !state.table })}>${words.table}<//></div>
-      ${state.table ? html`<${Twin} by=${PIECES} rows=${every} chosen=${{ query, key }} words=${words} />` : null}` : null}
+      ${state.table ? html`<${Twin} by=${TOKENS} rows=${every} chosen=${{ query, key }} words=${words} />` : null}` : null}
     <div class="bar"><button type="button" id="back" disabled=${state.step === 0} onClick=${() => move(-1)}>← ${words.previous}</button><button type="button" id="next" disabled=${state.step === 8} onClick=${() => move(1)}>${words.next} →</button></div>`;
 }
 
@@ -596,7 +380,7 @@ function Page() {
       const acts = {
         "[": (s) => ({ head: wrap(s.head - 1, H), mean: false }), "]": (s) => ({ head: wrap(s.head + 1, H), mean: false }),
         PageUp: (s) => ({ layer: Math.max(s.layer - 1, 0) }), PageDown: (s) => ({ layer: Math.min(s.layer + 1, L - 1) }),
-        e: (s) => ({ unit: s.unit === "eojeol" ? "piece" : "eojeol" }), m: (s) => ({ maskOff: !s.maskOff }), s: (s) => ({ scaleOff: !s.scaleOff }), t: (s) => ({ table: !s.table }),
+        e: (s) => ({ unit: s.unit === "eojeol" ? "token" : "eojeol" }), m: (s) => ({ maskOff: !s.maskOff }), s: (s) => ({ scaleOff: !s.scaleOff }), t: (s) => ({ table: !s.table }),
         "?": (s) => ({ help: !s.help }), Escape: () => ({ help: false }), ...Object.fromEntries(VIEWS.map((view, i) => [i + 1, () => ({ view })])),
       };
       if (!(event.key in acts)) return;
@@ -629,4 +413,3 @@ function Page() {
 }
 
 render(html`<${Page} />`, document.getElementById("page"));
-})();
