@@ -1,7 +1,7 @@
 """Renew the figures and pictures of the documentation: python docs/make.py [--run DIR]
 
-Trains the default configuration, unless --run names a run of it, and renews docs/curve.png, docs/attention.html and, in
-both READMEs, what stands between <!-- NAME --> and <!-- /NAME -->: the ten lines that the run wrote, and its figures.
+Trains the default config, unless --run names a run of it, and renews docs/curve.png, docs/attention.html, its picture
+and, in both READMEs, what is between <!-- NAME --> and <!-- /NAME -->: two texts that the run wrote, and its figures.
 
 python docs/make.py --measure NAME [flags of bench/NAME.py] takes that measurement instead and renews its table in
 docs/speed.md, or docs/guarantees.md; --block names another place there than the one of its name.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from playwright.sync_api import sync_playwright
 from safetensors import safe_open
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -25,7 +26,7 @@ sys.path.insert(0, str(PROJECT))
 
 from bench.measure import processor  # noqa: E402
 
-PROMPT, SEED, LINES = "나는", 7, 10
+PROMPT, SEED, TEXTS = "나는", 7, 2
 LOOKED_AT = "나는 사과를 맛있게 먹었다"
 SIGN = "=== "  # before the title of a report
 
@@ -54,11 +55,22 @@ def figures(run: Path) -> dict[str, Any]:
 def sample_block(run: Path) -> str:
     """Return the lines that the run writes, one a text, as a fenced block."""
     texts = door(
-        "sample", "--run", str(run), "--prompt", PROMPT, "--count", str(LINES), "--seed", str(SEED), "--tokens", "60",
+        "sample", "--run", str(run), "--prompt", PROMPT, "--count", str(TEXTS), "--seed", str(SEED), "--tokens", "60",
         "--json",
     )  # fmt: skip
     lines = [" ".join(json.loads(line)["text"].split()) for line in texts.splitlines()]
     return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Take a picture of the page, in English, by a Chromium that stands where Debian puts it."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
+        tab = browser.new_page(viewport={"width": 1100, "height": 640}, color_scheme="light")
+        tab.goto(f"{page.as_uri()}#lang=en")
+        tab.wait_for_selector("canvas, table")
+        tab.screenshot(path=picture)
+        browser.close()
 
 
 def replace_block(path: Path, name: str, text: str) -> None:
@@ -110,6 +122,7 @@ def main() -> None:
     run = run.resolve()
     shutil.copy(run / "curve.png", PROJECT / "docs" / "curve.png")
     door("attend", LOOKED_AT, "--run", str(run), "-o", str(PROJECT / "docs" / "attention.html"))
+    photograph(PROJECT / "docs" / "attention.html", PROJECT / "docs" / "attention.png")
     made, block = figures(run), sample_block(run)
     english = (
         f"{made['parameters']:,} parameters, {made['steps']:,} steps in {made['minutes']:.1f} minutes: "
@@ -119,10 +132,10 @@ def main() -> None:
         f"Machine: {made['machine']}."
     )
     korean = (
-        f"매개변수 {made['parameters']:,}개, {made['steps']:,}걸음을 {made['minutes']:.1f}분에 학습: 검증 문서 "
-        f"{made['documents']}편에서 **글자당 {made['bits_per_character']:.3f}비트**"
-        f"(바이트당 {made['bits_per_byte']:.3f}), 시드 1. 견본 100개의 30글자 토막 가운데 "
-        f"{made['copied']:.1%}가 학습 글에 그대로 있음(검증 글의 토막은 {made['copied_validation']:.1%}). "
+        f"매개변수 {made['parameters']:,}개, {made['steps']:,}스텝을 {made['minutes']:.1f}분에 학습: 검증 문서 "
+        f"{made['documents']}개에서 **글자당 {made['bits_per_character']:.3f}비트**"
+        f"(바이트당 {made['bits_per_byte']:.3f}), 시드 1. 생성한 글 100편의 30글자 조각 중 "
+        f"{made['copied']:.1%}가 학습 글에 그대로 있음(검증 글은 {made['copied_validation']:.1%}). "
         f"기계: {made['machine']}."
     )
     for name, text in (("README.md", english), ("README.ko.md", korean)):

@@ -15,7 +15,7 @@ DONE, FAULT, INTERRUPTED = 0, 1, 130
 # Threads of OpenMP spin while they wait for each other. Where one of them has lost its core to another program, such
 # as a browser, the rest spin until it is back: training took six times as long (bench/busy.py). So they spin briefly
 # and then sleep. GNU's runtime counts turns, LLVM's and Intel's milliseconds (these two have not been tried).
-SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "1500", "KMP_BLOCKTIME": "1"}
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import HealthCheck, seed, settings
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
@@ -22,7 +23,17 @@ from model.gpt import GPT
 from run.config import sealed
 
 PROJECT = Path(__file__).resolve().parent.parent
+SEED = os.environ.get("MALSSI_SEED")  # draws other inputs than those of every other time
 V, B, T = 31, 3, 7  # vocabulary, sequences, positions: each axis of a size that no other has
+
+
+def fuzzed(examples: int):
+    """Try so many drawn inputs, the same each time unless MALSSI_SEED is set."""
+    slow = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+    drawn = settings(
+        max_examples=examples, deadline=None, derandomize=SEED is None, database=None, suppress_health_check=slow
+    )
+    return lambda test: seed(int(SEED))(drawn(test)) if SEED else drawn(test)
 
 
 @pytest.fixture(scope="session", autouse=True)

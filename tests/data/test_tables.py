@@ -18,6 +18,15 @@ def read(path, said=None, **settings):
     return list(Text(config, (said if said is not None else []).append))
 
 
+@pytest.mark.parametrize("sign, name", [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+def test_another_separator_is_named(tmp_path, sign, name):
+    """As Excel writes a CSV where commas are decimal points."""
+    path = tmp_path / "excel.csv"
+    path.write_text(sign.join(("id", "text")) + "\n" + sign.join(("1", "나는, 너는")) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=f"excel.csv seems to be separated by {name}.*save it with commas"):
+        list(Text(DataConfig(path=(str(path),), unit="file")))
+
+
 def as_csv(rows, separator=","):
     import csv
     import io

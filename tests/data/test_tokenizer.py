@@ -4,14 +4,14 @@ import re
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data import tokenizer as tokenizers
 from data.config import TokenizerConfig
 from data.read import nfc
 from data.tokenizer import MARK, Stream, Tokenizer, chunks, spaced
-from tests.conftest import sentences
+from tests.conftest import fuzzed, sentences
 
 EXACT = [
     "",
@@ -43,20 +43,20 @@ def test_exact(tokenizer, text):
     assert MARK not in ids and tokenizers.UNKNOWN not in ids
 
 
-@settings(max_examples=500, deadline=None)
+@fuzzed(500)
 @given(st.text(st.characters(exclude_categories=["Cs"])) | st.text(" \n\t▁▅가나다ㅋ😀\0"))
 def test_exact_for_any_text(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
 
 
-@settings(max_examples=300, deadline=None)
+@fuzzed(300)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.text(" \n\t▁▅가나다ㅋ😀\0")))
 def test_many_at_once_are_what_each_is_alone(tokenizer, texts):
     together = tokenizer.encode_all(texts).tolist()
     assert together == [id for text in texts for id in (*tokenizer.encode(text), MARK)]
 
 
-@settings(max_examples=200, deadline=None)
+@fuzzed(200)
 @given(st.lists(st.integers(0, 399)))
 def test_a_stream_joined_is_the_decoding(tokenizer, ids):
     ids = [id % tokenizer.vocab_size for id in ids]

@@ -6,17 +6,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import SMALL, door
+from tests.conftest import SMALL, door, fuzzed
 
 # Each of the four tests draws so many; .ci/run asks for 2,500, which makes 10,000.
 EXAMPLES = int(os.environ.get("MALSSI_EXAMPLES", "40"))
-thorough = settings(
-    max_examples=EXAMPLES, deadline=20_000, derandomize=True, database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+thorough = fuzzed(EXAMPLES)
 
 KOREAN = st.text(st.sampled_from("가나다 각ㅋㅠ\n\n.\t뷁😀\ufeff\u1100\u1161\u2581"), max_size=400)
 TEXTS = st.one_of(

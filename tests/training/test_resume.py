@@ -19,11 +19,12 @@ from data.prepare import prepare
 from run import checkpoint
 from run.config import Config, read_config
 from run.folder import free_folder, newest_run
-from tests.conftest import PROJECT, SMALL, door, edit_config, process, sentences
+from tests.conftest import PROJECT, SEED, SMALL, door, edit_config, process, sentences
 from training import loop
 from training.log import read_metrics
 
 STEPS = 20
+KILLS = int(os.environ.get("MALSSI_KILLS", "3"))  # .ci/run asks for twenty
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +195,13 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_save(prepared, tm
     assert progress.step <= 4
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_again_and_again_it_is_the_same_run(tmp_path, corpus, kills):
     """SIGKILL at random moments, in preparing, starting, training and saving; then to the end."""
     more = f"--model.dropout 0.1 --train.steps {100 * kills} --train.save_every_steps 3 --train.eval_every_steps 20"
     start = ["--data.path", str(corpus), *SMALL, *more.split(), "--train.sample_every_steps", "10", "--run"]
     assert process("train", *start, "undisturbed", cwd=tmp_path, seconds=900).returncode == 0
-    chance, came_to = random.Random(1), []
+    chance, came_to = random.Random(int(SEED or 1)), []
     for _ in range(kills):
         begun = (tmp_path / "killed" / "config.yaml").exists()
         arguments = ["--resume", "--run", "killed"] if begun else [*start, "killed"]
