@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.files import replace_file
 from doors.door import DONE, Parser, add_reading_flags, notice, run_door
+from machine.streams import visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "csv")
 FILES = ("html", "png", "json", "csv")
+MEMORY = "shorten the text, or name fewer --layers"
 
 
 def make_parser() -> Parser:
@@ -102,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         made = {"json": as_json, "csv": as_csv}[wanted](traced, options)
     if options.output:
-        options.output.write_text(made, encoding="utf-8", newline="")
+        replace_file(options.output, made.encode("utf-8"))
     else:
         sys.stdout.write(made)
     return DONE
@@ -126,7 +129,7 @@ def show(traced: "Trace", options: argparse.Namespace, to: "Console") -> None:
     from view.terminal import LEGEND, bars, fits, matrix
 
     layers, heads = traced.shape
-    names = traced.names(options.unit)
+    names = [visible(name) for name in traced.names(options.unit)]
     chosen = choice(traced, options)
     layer, head = chosen or (0, 0)
     why = "" if options.layer is not None else f": its last row puts the most weight on one earlier {options.unit}"
@@ -205,7 +208,7 @@ def as_json(traced: "Trace", options: argparse.Namespace) -> str:
         "heads": list(range(traced.shape[1])),
         "weights": weights,
     }
-    return json.dumps(content, ensure_ascii=False) + "\n"
+    return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_csv(traced: "Trace", options: argparse.Namespace) -> str:
@@ -245,4 +248,4 @@ def layers(traced: "Trace", options: argparse.Namespace) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_door(main, memory=MEMORY))

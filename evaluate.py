@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from run.folder import Run
 
 SAMPLES, SAMPLE_TOKENS = 100, 200
+MEMORY = "lower --batch-size"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     if options.copied:
         result |= copied(run, train, documents)
-    print(json.dumps(result, ensure_ascii=False) if options.json else as_text(result))
+    print(json.dumps(result, ensure_ascii=False, allow_nan=False) if options.json else as_text(result))
     return DONE
 
 
@@ -129,4 +130,4 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_door(main, memory=MEMORY))

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doors.door import DONE, Parser, add_reading_flags, notice, run_door
+from machine.streams import visible
 
 if TYPE_CHECKING:
     from model.generate import Choice
     from writing.writer import Continuation, Writer
+MEMORY = "lower --count or --tokens"
 
 
 def make_parser() -> Parser:
@@ -70,11 +72,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     for name, least in (("tokens", 0), ("count", 1), ("show_next", 0), ("top_k", 0), ("seed", 0)):
-        if (value := getattr(options, name)) is not None and value < least:
-            parser.error(f"--{name.replace('_', '-')} must be {least} or more, not {value}")
+        if (value := getattr(options, name)) is not None and not least <= value < 2**62:
+            parser.error(f"--{name.replace('_', '-')} must be {least} or more and below 2^62, not {value}")
     # Only now, so that --help answers at once.
     import torch
 
+    from data.read import decode
     from machine.device import PRECISIONS, choose_device
     from model.generate import Choice
     from run.folder import open_run
@@ -92,31 +95,33 @@ def main(arguments: list[str] | None = None) -> int:
         return interact(writer, choice, options)
     prompt = options.prompt
     if options.prompt_file:
-        try:
-            prompt = options.prompt_file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-        except UnicodeDecodeError:
-            raise ValueError(f"{options.prompt_file} is not valid UTF-8") from None
+        prompt = decode(options.prompt_file.read_bytes(), str(options.prompt_file))
     write(writer, choice, options, prompt)
     return DONE
 
 
 def interact(writer: "Writer", choice: "Choice", options: argparse.Namespace) -> int:
     """Continue each line of standard input until it ends."""
+    from data.read import decode
+
     notice("a prompt a line; Ctrl-D ends")
-    for line in iter(lambda: ask("> "), None):
+    while (raw := ask("> ")) is not None:
         try:
-            write(writer, choice, options, line)
+            line = raw if isinstance(raw, str) else decode(raw, "the line")
+            write(writer, choice, options, line.removesuffix("\n").removesuffix("\r"))
         except ValueError as error:  # a bad line ends the line, not the session
             notice(f"error: {error}")
     return DONE
 
 
-def ask(sign: str) -> str | None:
-    """Return the next line of standard input, None at its end; the sign goes to stderr, away from the text."""
+def ask(sign: str) -> str | bytes | None:
+    """Return the next line of standard input, None at its end; the sign goes to stderr, away from the text.
+
+    In bytes where there are any, since they follow no locale.
+    """
     if sys.stdin.isatty():
         print(sign, end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
-    return line.removesuffix("\n") if line else None
+    return getattr(sys.stdin, "buffer", sys.stdin).readline() or None
 
 
 def write(writer: "Writer", choice: "Choice", options: argparse.Namespace, prompt: str) -> None:
@@ -134,12 +139,14 @@ def write(writer: "Writer", choice: "Choice", options: argparse.Namespace, promp
 
     def stream(_: "Continuation", text: str) -> None:
         if streaming:
-            print(text, end="", flush=True)
+            print(show(text), end="", flush=True)
 
-    from data.read import nfc
+    from data.read import clean
 
+    # A file or a pipe gets the text as it is; a terminal is not to be driven by it.
+    show = visible if sys.stdout.isatty() else str
     if streaming:
-        print(nfc(prompt), end="", flush=True)
+        print(show(clean(prompt)), end="", flush=True)
     written = writer.write(
         prompt,
         options.tokens,
@@ -152,14 +159,14 @@ def write(writer: "Writer", choice: "Choice", options: argparse.Namespace, promp
     )
     for number, text in enumerate(written):
         if options.json:
-            print(json.dumps(as_json(text, writer, options.show_next), ensure_ascii=False), flush=True)
+            print(json.dumps(as_json(text, writer, options.show_next), ensure_ascii=False, allow_nan=False), flush=True)
             continue
         if options.count > 1:
             notice(f"{number}:")
         if options.show_next:
             show_next(text, writer)
         else:
-            print("" if streaming else text.prompt + text.completion, flush=True)
+            print("" if streaming else show(text.prompt + text.completion), flush=True)
         if text.unfinished:
             notice("the bytes of a last character are incomplete: left out")
 
@@ -199,4 +206,4 @@ def show_next(text: "Continuation", writer: "Writer") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_door(main, memory=MEMORY))

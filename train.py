@@ -7,18 +7,33 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from doors.door import DONE, Parser, run_door
+from doors.door import DONE, Parser, describe, notice, run_door
+from machine.streams import Tolerant
 from run.config import MAY_CHANGE, PROJECT, Config, add_flags, as_yaml, by_name, given, read_config, sealed
 
 if TYPE_CHECKING:
     from data.prepare import Prepared
 
 DEFAULT = PROJECT / "configs" / "tiny.yaml"
+MEMORY = "lower --train.micro_batch_size, --model.context or --model.width"
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Train, whether or not what is said on the way can be shown."""
+    stdout = sys.stdout
+    shown = Tolerant(stdout)
+    sys.stdout = cast(TextIO, shown)
+    try:
+        return prepare_and_train(arguments)
+    finally:
+        sys.stdout = stdout
+        if shown.fault is not None:
+            notice(f"what is printed could not be shown to its end ({describe(shown.fault)}); metrics.jsonl has it all")
+
+
+def prepare_and_train(arguments: list[str] | None) -> int:
     """Read the command line, prepare the text, train."""
     parser = Parser(__doc__)
     parser.add_argument(
@@ -44,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     from data.files import replace_file
     from data.prepare import prepare
     from data.read import Text, enough
-    from run.folder import RUNS, free_folder, locked, newest_run, open_parts
+    from run.folder import RUNS, claimed, locked, newest_run, occupied, open_parts
     from training import auto
     from training.log import say
     from training.loop import train
@@ -58,8 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
             say(f"{options.config} is not read: with --resume the settings are those of {folder / 'config.yaml'}")
     else:
         path = options.config or DEFAULT
-        folder = options.run or free_folder(RUNS / path.stem)
-        if (folder / "config.yaml").exists():
+        folder = options.run or RUNS / path.stem
+        if options.run and occupied(folder):
             raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another --run")
         config = read_config(path, overrides)
         if config.train.init_from:
@@ -70,8 +85,6 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{', '.join('--' + name for name in clashing)} cannot be given where the config has auto, which "
                 "chooses them: leave out auto (--auto false) or these"
             )
-        if not options.run and folder.name != path.stem:
-            say(f"{folder.with_name(path.stem)} exists: this run is {folder}")
 
     text = Text(config.data, say, offline=options.resume and "data.dataset" not in overrides)
     prepared = prepare(enough(text, say), config.tokenizer, config.train.eval_tokens, say, own=own)
@@ -85,8 +98,14 @@ def main(arguments: list[str] | None = None) -> int:
         config = auto.choose(config, prepared, say)
     if not options.resume and "model.context" not in overrides:
         config = fitted(config, prepared)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    if options.resume:
+        lock = locked(folder)
+    else:
+        wanted = folder
+        folder, lock = claimed(wanted, fixed=options.run is not None)
+        if folder != wanted:
+            say(f"{wanted} exists: this run is {folder}")
+    with lock:
         if not options.resume:
             replace_file(folder / "tokenizer.model", prepared.tokenizer.model)
         replace_file(folder / "config.yaml", sealed(as_yaml(config)))
@@ -162,4 +181,4 @@ def finished(folder: Path, before: Config, config: Config) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_door(main, memory=MEMORY))

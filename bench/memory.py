@@ -23,6 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from bench.measure import PROJECT, add_shape, parser, ratios, report, seconds, spread
 from bench.plain import Plain, plain_step
 from machine.device import NAMES, PRECISIONS, autocast, choose_device, choose_precision
+from machine.plotting import figure
 from model.config import ModelConfig
 from model.fast.loss import summed_loss
 from model.fast.training import fast_loss
@@ -200,21 +201,19 @@ def plain_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Draw memory and time a token over the context, a curve a contender, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    contexts = sorted({row["context"] for row in rows})
-    for axes, column in zip(figure.subplots(1, 2), ("MB", "microseconds a token"), strict=True):
-        for name in dict.fromkeys(row["contender"] for row in rows):
-            points = sorted((row["context"], row[column]["median"]) for row in rows if row["contender"] == name)
-            axes.plot([x for x, _ in points], [y for _, y in points], label=name, marker="o", markersize=4)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(contexts, [str(context) for context in contexts])
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel="context, in tokens", ylabel="peak memory, MB" if column == "MB" else column)
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.savefig(path, format="png", dpi=110)
+    with figure(9, 4) as made:
+        contexts = sorted({row["context"] for row in rows})
+        for axes, column in zip(made.subplots(1, 2), ("MB", "microseconds a token"), strict=True):
+            for name in dict.fromkeys(row["contender"] for row in rows):
+                points = sorted((row["context"], row[column]["median"]) for row in rows if row["contender"] == name)
+                axes.plot([x for x, _ in points], [y for _, y in points], label=name, marker="o", markersize=4)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(contexts, [str(context) for context in contexts])
+            axes.set_ylim(bottom=0)
+            axes.set(xlabel="context, in tokens", ylabel="peak memory, MB" if column == "MB" else column)
+            axes.grid(alpha=0.3)
+            axes.legend()
+        made.savefig(path, format="png", dpi=110)
 
 
 if __name__ == "__main__":

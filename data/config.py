@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
-AtLeastOne = Annotated[int, Ge(1)]
+AtLeastOne = Annotated[int, Ge(1), Le(10**12)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class TokenizerConfig:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     kind: Annotated[Literal["bpe", "unigram"], "how SentencePiece chooses the tokens"] = "bpe"
-    vocab_size: Annotated[AtLeastOne, "number of tokens, the 256 byte tokens among them"] = 4096
+    vocab_size: Annotated[int, Ge(1), Le(10**6), "number of tokens, the 256 byte tokens among them"] = 4096
     coverage: Annotated[
         float | None,
         "share of the text whose characters get a token of their own, the rest being written in bytes; "

@@ -2,11 +2,14 @@
 
 import errno
 import hashlib
+import json
+import math
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BLANK = b"0" * 64  # stands in a header where its checksum will stand
@@ -48,6 +51,31 @@ def seal(header: bytes, data: bytes) -> bytes:
 def checksum(header: bytes, data: bytes) -> bytes:
     """Return the checksum of a file: of its header with BLANK in it, and of the SHA-256 of all that follows."""
     return hashlib.sha256(header + data).hexdigest().encode("ascii")
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the header of a safetensors file: the metadata, and the dtype, shape and place of every tensor.
+
+    Only the header is read, and the place of each tensor is held against the size of the file. No path goes to the
+    library, which opens none whose name is not UTF-8. Raises ValueError where the file is no such.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(size, LONGEST_HEADER):
+            raise ValueError(f"{path} is damaged: its header is longer than the file")
+        try:
+            header = json.loads(file.read(length))
+            for name, about in header.items():
+                if name != "__metadata__":
+                    start, end = about["data_offsets"]
+                    bits = int("".join(filter(str.isdigit, about["dtype"].split("_")[0])) or 8)
+                    wanted = math.prod(about["shape"]) * bits // 8
+                    if not (0 <= start <= end <= size - 8 - length and end - start == wanted):
+                        raise ValueError(f"{name} lies outside the file")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+    return header
 
 
 def verify(path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from data.config import DataConfig
 
-PLAIN, TABLES = (".txt", ".md"), (".jsonl", ".csv", ".tsv", ".parquet")
+PLAIN, TABLES = (".txt", ".md"), (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 SUFFIXES = (*PLAIN, *TABLES)  # and each of them with .gz behind it
 LEAST_DOCUMENTS = 20  # below this many, the text is cut into stretches, or the split would be a matter of luck
 STRETCH = 1000  # characters
@@ -29,7 +29,7 @@ MARKS = [
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 ]
-BYTE_ORDER_MARK = "\ufeff"
+BOM = "\ufeff"
 # Before one of these, composing never reaches back: there a text can be cut and NFC taken of each part.
 APART = re.compile(r"[\n -~가-힣]")
 
@@ -42,6 +42,19 @@ def nfc(text: str) -> str:
     This also unifies the 268 duplicate Hanja of KS X 1001 (U+F914 becomes U+6A02).
     """
     return unicodedata.normalize("NFC", text)
+
+
+def clean(text: str) -> str:
+    """Return a prompt as a text is read: line ends as \\n, no BOM, in NFC. Raises ValueError where it holds NUL."""
+    if "\0" in text:
+        raise ValueError("the text holds NUL characters, which no text does")
+    return nfc(text.replace("\r\n", "\n").replace("\r", "\n").replace(BOM, ""))
+
+
+def decode(raw: bytes, name: str) -> str:
+    """Return the text of a prompt's bytes, decoded by the same rules as a file of text."""
+    encoding = find_encoding(partial(io.BytesIO, raw), None, name)
+    return clean(raw.decode(encoding))
 
 
 class Text:
@@ -76,7 +89,7 @@ class Text:
             raise ValueError(f"no text in {config.where}: nothing there, or only blank lines and empty rows")
         for number, what in (
             (self.left_out, "rows without text, left out"),
-            (self.marks, "byte-order marks inside the text, left out"),
+            (self.marks, "BOMs inside the text, left out"),
             (long, f"stretches of {LONGEST:,} characters, cut at line ends from longer documents"),
         ):
             if number:
@@ -97,7 +110,7 @@ class Text:
 
                 yield from self.cleaned(parquet_rows(file, self.config.text_column, self.say), str(file))
                 continue
-            if file.suffix.lower() == ".json":
+            if file.name.lower().removesuffix(".gz").endswith(".json"):
                 raise ValueError(f"{file}: .json holds no rows; make it .jsonl, or name its folder by --data.dataset")
             if file not in self.encodings:
                 self.encodings[file] = find_encoding(partial(opened, file), self.config.encoding, str(file))
@@ -123,10 +136,10 @@ class Text:
                 yield [self.clean(row.replace("\r\n", "\n").replace("\r", "\n"), where)]
 
     def clean(self, text: str, where: str) -> str:
-        """Return `text` in NFC without byte-order marks; raise ValueError for what no text holds."""
-        if BYTE_ORDER_MARK in text:
-            self.marks += text.count(BYTE_ORDER_MARK)
-            text = text.replace(BYTE_ORDER_MARK, "")
+        """Return `text` in NFC without BOMs; raise ValueError for what no text holds."""
+        if BOM in text:
+            self.marks += text.count(BOM)
+            text = text.replace(BOM, "")
         if "\0" in text:
             raise ValueError(f"{where} holds NUL characters, which no text does: mend it, or name its --data.encoding")
         return nfc(text)
@@ -157,21 +170,18 @@ def enough(documents: Iterable[str], say: Say = lambda line: None) -> Iterable[s
 def find_files(paths: tuple[str, ...], say: Say = lambda line: None) -> list[Path]:
     """Return the text files that files, folders (searched whole) and globs name, each once, in order.
 
-    A folder's README.md tells of the texts and is none of them: left out, and said; hidden files, such as those that
-    macOS puts beside each file of an archive, are left out too.
+    Links are followed; one file that several names lead to is read once. What is left out of a folder is said: hidden
+    files, such as those that macOS puts beside each file of an archive, other endings, dead links, and README.md,
+    which is about the texts and none of them.
     """
-    found: dict[Path, None] = {}
-    for path in paths:
+    found: dict[str, Path] = {}  # by the real file
+    for path in map(typed, paths):
         if os.path.isdir(path):
-            names = [name for name in sorted(Path(path).rglob("*"), key=in_order) if kind_of(name) and name.is_file()]
-            names = [name for name in names if not any(part.startswith(".") for part in name.relative_to(path).parts)]
-            for name in [name for name in names if name.name.lower() == "readme.md"]:
-                say(f"{name}: left out (name it by --data.path to read it)")
-                names.remove(name)
-            if not names:
-                raise ValueError(f"no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file in the folder {path}")
+            names = in_folder(Path(path), say)
         elif os.path.isfile(path):
             names = [Path(path)]
+            if not kind_of(names[0]) and not names[0].name.lower().removesuffix(".gz").endswith(".json"):
+                say(f"{path}: of no known ending, read as plain text")
         elif os.path.exists(path):
             raise ValueError(f"{path} is neither a file nor a folder")
         else:
@@ -179,8 +189,53 @@ def find_files(paths: tuple[str, ...], say: Say = lambda line: None) -> list[Pat
             names = [name for name in names if name.is_file()]
             if not names:
                 raise FileNotFoundError(f"no such file or folder: {path}")
-        found.update(dict.fromkeys(names))
-    return list(found)
+        for name in names:
+            first = found.setdefault(os.path.realpath(name), name)
+            if first != name:
+                say(f"{name}: the same file as {first}, read once")
+    return list(found.values())
+
+
+def typed(path: str) -> str:
+    """Return `path` as it is stored: a name of Hangul may be typed composed and stored decomposed, or the reverse."""
+    forms = (path, nfc(path), unicodedata.normalize("NFD", path))
+    return next((form for form in forms if os.path.exists(form)), path)
+
+
+def in_folder(folder: Path, say: Say) -> list[Path]:
+    """Return the text files of a folder and of those inside it. Raises OSError where one cannot be looked into."""
+    names: list[Path] = []
+    left_out: dict[str, list[Path]] = {}
+    visited: set[str] = set()
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    for place, folders, files in os.walk(folder, onerror=stop, followlinks=True):
+        real = os.path.realpath(place)
+        if real in visited:  # a link back to a folder that it lies in
+            folders.clear()
+            continue
+        visited.add(real)
+        hidden = [name for name in folders if name.startswith(".")]
+        folders[:] = sorted(set(folders) - set(hidden), key=nfc)
+        for path in [Path(place, name) for name in (*hidden, *files)]:
+            if path.name.startswith("."):
+                left_out.setdefault("hidden", []).append(path)
+            elif not path.exists():
+                left_out.setdefault("dead links", []).append(path)
+            elif path.name.lower() == "readme.md":
+                left_out.setdefault("name by --data.path to read", []).append(path)
+            elif not kind_of(path) or not path.is_file():
+                left_out.setdefault("of another kind", []).append(path)
+            else:
+                names.append(path)
+    for why, paths in left_out.items():
+        more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
+        say(f"left out ({why}): {', '.join(map(str, sorted(paths, key=in_order)[:3]))}{more}")
+    if not names:
+        raise ValueError(f"no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file in the folder {folder}")
+    return sorted(names, key=in_order)
 
 
 def in_order(path: Path) -> tuple[str, ...]:
@@ -202,8 +257,8 @@ def opened(path: Path) -> BinaryIO:
 def find_encoding(open_it: Callable[[], BinaryIO], asked: str | None, name: str) -> str:
     """Return the encoding that all of a file is valid in; raises ValueError that names the file where there is none.
 
-    A fixed order, since short Korean bytes fool every detector: the encoding asked for, else a byte-order
-    mark, else strict UTF-8, else strict CP949 (the code page of Korean Windows, a superset of EUC-KR).
+    A fixed order, since short Korean bytes fool every detector: the encoding asked for, else a
+    BOM, else strict UTF-8, else strict CP949 (the code page of Korean Windows, a superset of EUC-KR).
     """
     trials = [asked] if asked else []
     if not trials:

@@ -22,6 +22,8 @@ PARQUET = "refs/convert/parquet"  # the branch of the Hub that holds a data set'
 def choose_column(names: list[str], asked: str | None, where: str) -> str:
     """Return the column that holds the text; raises ValueError with their names where it must be asked for."""
     wanted = asked or COLUMN
+    if names.count(wanted) > 1:
+        raise ValueError(f"{where} has {names.count(wanted)} columns '{wanted}': give each a name of its own")
     if wanted in names:
         return wanted
     there = f"{where} has no column '{wanted}'." if asked else f"which column of {where} is the text?"
@@ -45,7 +47,7 @@ def line_rows(
     blocks: Iterable[str], kind: str, asked: str | None, path: Path, say: Any = lambda line: None
 ) -> Iterator[str | None]:
     """Yield the text of each row of a .jsonl, .csv or .tsv file that comes in blocks."""
-    rows = json_rows(blocks, path) if kind == ".jsonl" else separated_rows(blocks, kind, path)
+    rows = json_rows(blocks, path) if kind in (".jsonl", ".ndjson") else separated_rows(blocks, kind, path, asked)
     column = None
     for number, row in rows:
         if column is None:
@@ -68,7 +70,9 @@ def json_rows(blocks: Iterable[str], path: Path) -> Iterator[tuple[int, Mapping[
         yield number, row
 
 
-def separated_rows(blocks: Iterable[str], kind: str, path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+def separated_rows(
+    blocks: Iterable[str], kind: str, path: Path, asked: str | None
+) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Yield line number and cells of each row; the first row names the columns.
 
     In .csv, quotes hold a cell together (RFC 4180); in .tsv they are characters like any other, as the IANA's
@@ -81,6 +85,8 @@ def separated_rows(blocks: Iterable[str], kind: str, path: Path) -> Iterator[tup
         reader = csv.reader(lines(blocks), delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         names = next(reader, [])
+        if (count := names.count(asked or COLUMN)) > 1:
+            raise ValueError(f"{path} has {count} columns '{asked or COLUMN}': give each a name of its own")
         if kind == ".csv" and len(names) == 1 and (found := [sign for sign in OTHER_SEPARATORS if sign in names[0]]):
             raise ValueError(
                 f"{path} seems to be separated by {OTHER_SEPARATORS[found[0]]}, and a .csv is read by commas: save it "
@@ -118,9 +124,14 @@ def parquet_rows(path: Path, asked: str | None, say: Any = lambda line: None) ->
         with ParquetFile(path) as file:
             column = choose_column(file.schema_arrow.names, asked, str(path))
             say(f"{path}: text from the column '{column}'")
-            for batch in file.iter_batches(ROWS, columns=[column]):
-                for value in batch.column(0).to_pylist():
+            at = file.schema_arrow.names.index(column)
+            # A name with a dot in it could be that of a field inside another column, so all columns are read then.
+            wanted = None if "." in column else [column]
+            for batch in file.iter_batches(ROWS, columns=wanted):
+                for value in batch.column(at if wanted is None else 0).to_pylist():
                     yield text_of(value, column, str(path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: '{column}' holds bytes that are no UTF-8 ({error.reason})") from None
     except (ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
@@ -156,11 +167,16 @@ def dataset_rows(data: Any, config: DataConfig, say: Any = lambda line: None) ->
     """Yield the text of each row of what `open_dataset` gave."""
     name = str(config.dataset)
     names = data.column_names or list(next(iter(data), {}))  # while it streams, columns may be known by the rows alone
+    if not names:
+        raise ValueError(f"{name}: split '{config.split}' has no rows")
     column = choose_column(names, config.text_column, name)
     say(f"{name}: split '{config.split}', text from the column '{column}'")
-    for batch in data.select_columns([column]).iter(ROWS):
-        for value in batch[column]:
-            yield text_of(value, column, name)
+    try:
+        for batch in data.select_columns([column]).iter(ROWS):
+            for value in batch[column]:
+                yield text_of(value, column, name)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: '{column}' holds bytes that are no UTF-8 ({error.reason})") from None
 
 
 def explained(error: Exception, name: str) -> str:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from data.encoding import blocks, id_type
-from data.files import BLANK, seal, verify
+from data.files import BLANK, read_header, seal, verify
 from data.tokenizer import MARK, Tokenizer
 
 FORMAT = "malssi-tokens/2"  # part of every name of a prepared text: a change of what is written must change it
@@ -104,12 +103,11 @@ class TokenFile:
 def open_tokens(path: Path, tokenizer: Tokenizer) -> Tokens:
     """Map one side from disk, so that memory does not grow with the text."""
     verify(path)
+    header = read_header(path)
     try:
-        with safe_open(path, "np") as file:
-            metadata = json.loads((file.metadata() or {}).get("malssi", "{}"))
-            kind = file.get_slice("ids").get_dtype()
-            shape = file.get_slice("ids").get_shape()
-    except (SafetensorError, ValueError, RecursionError) as error:
+        metadata = json.loads(header["__metadata__"]["malssi"])
+        kind, shape, start = header["ids"]["dtype"], header["ids"]["shape"], header["ids"]["data_offsets"][0]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if metadata.get("format") != FORMAT or metadata.get("tokenizer") != tokenizer.hash:
         raise ValueError(f"{path} was not made by this tokenizer")
@@ -119,5 +117,5 @@ def open_tokens(path: Path, tokenizer: Tokenizer) -> Tokens:
             f"{path} holds ids as {kind}, where {tokenizer.vocab_size} tokens call for U{dtype.itemsize * 8}"
         )
     with path.open("rb") as raw:
-        header = int.from_bytes(raw.read(8), "little")
-    return Tokens(np.memmap(path, dtype, "r", offset=8 + header, shape=tuple(shape)), **metadata["counts"])
+        start += 8 + int.from_bytes(raw.read(8), "little")
+    return Tokens(np.memmap(path, dtype, "r", offset=start, shape=tuple(shape)), **metadata["counts"])

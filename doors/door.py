@@ -5,12 +5,16 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from data.files import FULL
+from machine.streams import Tolerant, complete_streams
 
 DONE, FAULT, INTERRUPTED = 0, 1, 130
+# How torch, the C++ library and Windows say it.
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 
 # Threads of OpenMP spin while they wait for each other. Where one of them has lost its core to another program, such
 # as a browser, the rest spin until it is back: training took six times as long (bench/busy.py). So they spin briefly
@@ -49,17 +53,30 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def notice(line: str) -> None:
-    """Say something on stderr, where it does not mix with a result."""
+    """Say something on stderr, where it does not mix with a result; where that cannot be, it is left out."""
     print(line, file=sys.stderr, flush=True)
 
 
-def run_door(main: Callable[[list[str] | None], int], arguments: list[str] | None = None) -> int:
-    """Run `main` and return its exit code; anything that a person can mend becomes one line and exit code 1."""
+def run_door(
+    main: Callable[[list[str] | None], int], arguments: list[str] | None = None, memory: str = "close other programs"
+) -> int:
+    """Run `main` and return its exit code; anything that a person can mend becomes one line and exit code 1.
+
+    memory: what to do in this door where memory is not enough.
+    """
     for name, value in SPIN_BRIEFLY.items():
         os.environ.setdefault(name, value)  # read when torch is imported, which a door does after its command line
-    for stream in (sys.stdout, sys.stderr):  # a console in another encoding shows what it can and never stops a run
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    complete_streams()
+    stderr = sys.stderr
+    sys.stderr = cast(TextIO, Tolerant(stderr))
+    try:
+        return guarded(main, arguments, memory)
+    finally:
+        sys.stderr = stderr
+
+
+def guarded(main: Callable[[list[str] | None], int], arguments: list[str] | None, memory: str) -> int:
+    """Run `main` and return its exit code, every fault told in one line."""
     fault: Exception
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
     try:
@@ -68,14 +85,15 @@ def run_door(main: Callable[[list[str] | None], int], arguments: list[str] | Non
         notice("stopped")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, head for example
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULT
-    except (ValueError, OSError, ArithmeticError) as error:
-        fault, message = error, describe(error)
     except Exception as error:
         fault = error
-        if "out of memory" in str(error).lower() or isinstance(error, MemoryError):
-            message = "out of memory: lower --train.micro_batch_size, --model.context or --model.width"
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
+            message = f"out of memory: {memory}"
+        elif isinstance(error, (ValueError, OSError, ArithmeticError)):
+            message = describe(error)
         else:
             message = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]} (--debug shows where)"
     if debug:

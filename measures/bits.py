@@ -31,6 +31,8 @@ def total_bits(model: GPT, ids: np.ndarray, batch_size: int = 32) -> float:
         batches.append((ids[None, full:-1], ids[None, full + 1 :]))
     nats = sum(float(losses(model, *as_tensors(x, y, device)).cpu().double().sum()) for x, y in batches)
     model.train(was_training)
+    if not math.isfinite(nats):
+        raise ArithmeticError("the weights give no finite numbers (NaN or infinity): train anew, or use another run")
     return nats / math.log(2)
 
 

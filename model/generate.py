@@ -28,8 +28,8 @@ class Choice:
             raise ValueError(f"top-k must be 0 or more, not {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top-p must be above 0 and at most 1, not {self.top_p}")
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise ValueError(f"repetition-penalty must be above 0, not {self.repetition_penalty}")
+        if not 0.01 <= self.repetition_penalty <= 100:
+            raise ValueError(f"repetition-penalty must be 0.01 to 100, not {self.repetition_penalty}")
 
 
 def probabilities(logits: Tensor, choice: Choice, seen: Tensor | None = None) -> Tensor:
@@ -73,6 +73,13 @@ def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
     return torch.searchsorted(cumulative, at, right=True).squeeze(1)
 
 
+def finite(logits: Tensor) -> Tensor:
+    """Return `logits`; raise ArithmeticError where one of them is NaN or infinite."""
+    if not logits.isfinite().all():
+        raise ArithmeticError("the weights give no finite numbers (NaN or infinity): train anew, or use another run")
+    return logits
+
+
 @torch.inference_mode()
 def generate(
     model: GPT,
@@ -97,7 +104,7 @@ def generate(
     cache: Cache | None = model.empty_cache(B) if cached else None
     unread, length = read[0], read[0].size(1)
     while True:
-        logits = model(unread, cache)[:, -1].float().cpu()  # (B, V)
+        logits = finite(model(unread, cache)[:, -1].float().cpu())  # (B, V)
         allowed = logits.index_fill(1, never, -torch.inf) if banned else logits
         tokens = draw(probabilities(allowed, choice, seen), generators)
         yield tokens, logits

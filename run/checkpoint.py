@@ -11,10 +11,10 @@ from typing import Annotated, ClassVar, Literal
 import safetensors.torch
 from annotated_types import Ge, Le
 from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
-from data.files import BLANK, replace_file, seal, verify
+from data.files import BLANK, read_header, replace_file, seal, verify
 from data.tokenizer import Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -63,10 +63,11 @@ def load(path: Path, tensors: bool = True) -> tuple[dict[str, Tensor], Progress]
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, so the run cannot be used")
     verify(path)
+    header = read_header(path)
     try:
-        with safe_open(path, "pt", device="cpu") as file:
-            about = json.loads((file.metadata() or {}).get("malssi", "{}"))
-            found = {name: file.get_tensor(name) for name in (file.keys() if tensors else [])}
+        about = json.loads(header.get("__metadata__", {}).get("malssi", "{}"))
+        # From its bytes, since the library opens no file whose name is not UTF-8.
+        found = safetensors.torch.load(path.read_bytes()) if tensors else {}
         form = about.pop("format", None)
         about.pop("sha256")
         progress = TypeAdapter(Progress).validate_python(about) if form == FORMAT else None
@@ -91,12 +92,8 @@ def load_weights(model: GPT, weights: dict[str, Tensor], path: Path) -> None:
 
 def check_shape(path: Path, config: ModelConfig, vocab_size: int) -> None:
     """Raise ValueError where the weights in `path` are not of this shape, before memory is taken for a model of it."""
-    try:
-        with safe_open(path, "pt") as file:
-            names = sorted(file.keys())
-            shapes = {name.removeprefix("model."): tuple(file.get_slice(name).get_shape()) for name in names}
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    header = read_header(path)
+    shapes = {name.removeprefix("model."): tuple(about["shape"]) for name, about in header.items() if name[0] != "_"}
     layers = sum(name.endswith(".attention.qkv.weight") for name in shapes)
     if shapes.get("token.weight") != (vocab_size, config.width) or layers != config.layers:
         raise ValueError(f"{path} does not fit the model that config.yaml and tokenizer.model beside it describe")

@@ -15,8 +15,8 @@ from data.config import DataConfig, TokenizerConfig
 from model.config import ModelConfig
 
 PROJECT = Path(__file__).resolve().parent.parent
-AtLeastOne = Annotated[int, Ge(1)]
-AtLeastZero = Annotated[int, Ge(0)]
+AtLeastOne = Annotated[int, Ge(1), Le(10**12)]
+AtLeastZero = Annotated[int, Ge(0), Le(10**12)]
 RATES = {"muon": 1e-2, "adamw": 2e-3}  # where none is set
 LONGEST = 100_000  # bytes of a config file
 SEAL = b"# sha256 of what follows: "
@@ -38,15 +38,15 @@ class TrainConfig:
     )
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for the blocks' matrices, AdamW for the rest"] = "muon"
     learning_rate: Annotated[
-        Annotated[float, Gt(0)] | None, "highest learning rate; left out, 1e-2 for muon and 2e-3 for adamw"
+        Annotated[float, Gt(0), Le(1e30)] | None, "highest learning rate; left out, 1e-2 for muon and 2e-3 for adamw"
     ] = None
     warmup: Annotated[float, Ge(0), Le(1), "share of the run in which the rate rises"] = 0.05
     final_share: Annotated[float, Ge(0), Le(1), "share of the highest rate left at the end"] = 0.0
-    weight_decay: Annotated[float, Ge(0), "pull of matrices towards zero"] = 0.1
-    beta1: Annotated[float, Ge(0), Le(1), "AdamW's decay of the average gradient"] = 0.9
-    beta2: Annotated[float, Ge(0), Le(1), "AdamW's decay of the average squared gradient"] = 0.95
-    max_norm: Annotated[float, Gt(0), "gradients are clipped to this norm"] = 1.0
-    seed: Annotated[AtLeastZero, "decides initial weights, order of the text and dropout"] = 1
+    weight_decay: Annotated[float, Ge(0), Le(1e6), "pull of matrices towards zero"] = 0.1
+    beta1: Annotated[float, Ge(0), Lt(1), "AdamW's decay of the average gradient"] = 0.9
+    beta2: Annotated[float, Ge(0), Lt(1), "AdamW's decay of the average squared gradient"] = 0.95
+    max_norm: Annotated[float, Gt(0), Le(1e30), "gradients are clipped to this norm"] = 1.0
+    seed: Annotated[int, Ge(0), Lt(2**63), "decides initial weights, order of the text and dropout"] = 1
     init_from: Annotated[str | None, "start from the weights and tokenizer of the run in this folder"] = None
     eval_every_steps: Annotated[AtLeastOne, "steps between evaluations on the validation documents"] = 500
     eval_tokens: Annotated[
@@ -55,7 +55,7 @@ class TrainConfig:
     sample_every_steps: Annotated[AtLeastZero, "steps between samples of text; 0 is off"] = 500
     save_every_steps: Annotated[AtLeastOne, "steps between saves of the whole state"] = 500
     log_every_steps: Annotated[AtLeastOne, "steps between lines of metrics.jsonl"] = 10
-    snapshots: Annotated[AtLeastZero, "about how many snapshots of the weights to keep; 0 is off"] = 20
+    snapshots: Annotated[int, Ge(0), Le(1000), "about how many snapshots of the weights to keep; 0 is off"] = 20
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.minutes is None):

@@ -100,6 +100,8 @@ def open_parts(folder: Path) -> tuple[Config, Tokenizer]:
     for path in (*folder.iterdir(), *(folder / "snapshots").glob("*")):
         if path.is_symlink():
             raise ValueError(f"{path} is a link; a run holds its own files: put the file itself in its place")
+        if not path.is_file() and not path.is_dir():
+            raise ValueError(f"{path} is no plain file: a run holds files and folders alone")
     config, tokenizer = read_config(folder / "config.yaml", own=True), tokenizers.load(folder / "tokenizer.model")
     for name in (WEIGHTS, STATE):
         if (folder / name).is_file():
@@ -127,7 +129,28 @@ def newest_run() -> Path:
     return max(runs, key=lambda path: path.stat().st_mtime_ns).parent
 
 
-def free_folder(folder: Path) -> Path:
-    """Return `folder`, or the first of folder-2, folder-3, … that does not exist."""
-    names = [folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 10_000))]
-    return next(name for name in names if not name.exists())
+def occupied(folder: Path) -> bool:
+    """Whether the folder holds a run: one that never came to its first weights leaves it free."""
+    return any((folder / name).exists() for name in (WEIGHTS, STATE))
+
+
+def claimed(folder: Path, fixed: bool) -> tuple[Path, AcquireReturnProxy]:
+    """Make and lock the folder of a new run; return it with its lock.
+
+    fixed: the folder was named, so that one that is taken is refused with ValueError; otherwise the next of folder-2,
+    folder-3, … is taken. Looking and claiming are one act under the lock.
+    """
+    for name in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 10_000))):
+        name.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = locked(name)
+        except ValueError:
+            if fixed:
+                raise
+            continue
+        if not occupied(name):
+            return name, lock
+        lock.lock.release()
+        if fixed:
+            break
+    raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another --run")

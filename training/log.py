@@ -12,6 +12,8 @@ from typing import Any
 from tqdm import tqdm
 
 from data.files import naming, replace_file
+from machine.plotting import figure
+from machine.streams import visible
 
 
 def say(line: str) -> None:
@@ -31,6 +33,7 @@ class Log:
         self._metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
         self._samples = (folder / "samples.txt").open("a", encoding="utf-8", newline="\n")
         self._terminal = sys.stdout.isatty()
+        self._draws = True
         self._bar: tqdm | None = None
         if self._terminal:
             self._bar = tqdm(
@@ -58,13 +61,18 @@ class Log:
         self._write({"step": step, "validation_bits_per_character": bits_per_character})
 
     def draw(self) -> None:
-        """Renew the curve."""
+        """Renew the curve; where it cannot be drawn, that is said once."""
         self.flush()
-        draw_curve(self.folder)
+        if self._draws:
+            try:
+                draw_curve(self.folder)
+            except Exception as error:  # a picture is decoration, whatever its library meets
+                self._draws = False
+                say(f"curve.png could not be drawn ({' '.join(str(error).split())[:150]}): going on without it")
 
     def sample(self, step: int, text: str) -> None:
         """Show and keep a text that the model wrote."""
-        say(f"step {step} writes: {' '.join(text.split())}")
+        say(f"step {step} writes: {visible(' '.join(text.split()))}")
         with naming(Path(self._samples.name)):
             self._samples.write(f"=== step {step}\n{text}\n\n")
 
@@ -137,22 +145,20 @@ def cut_samples(path: Path, step: int) -> None:
 
 def draw_curve(folder: Path) -> None:
     """Draw curve.png from metrics.jsonl: bits per character over steps, in training and in validation."""
-    from matplotlib.figure import Figure  # here, since it takes a second that --help should not
-
     lines = read_metrics(folder / "metrics.jsonl")
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for name, label, style in (
-        ("bits_per_character", "training (one batch)", {"linewidth": 0.8, "alpha": 0.6}),
-        ("validation_bits_per_character", "validation", {"marker": "o", "markersize": 3}),
-    ):
-        points = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), (int, float))]
-        axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
-    axes.set(xlabel="step", ylabel="bits per character", title=folder.name if folder.name.isascii() else None)
-    axes.grid(alpha=0.3)
-    axes.legend()
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    with figure(7, 4) as made:
+        axes = made.subplots()
+        for name, label, style in (
+            ("bits_per_character", "training (one batch)", {"linewidth": 0.8, "alpha": 0.6}),
+            ("validation_bits_per_character", "validation", {"marker": "o", "markersize": 3}),
+        ):
+            points = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), (int, float))]
+            axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
+        axes.set(xlabel="step", ylabel="bits per character", title=folder.name if folder.name.isascii() else None)
+        axes.grid(alpha=0.3)
+        axes.legend()
+        made.savefig(buffer, format="png", dpi=110)
     replace_file(folder / "curve.png", buffer.getvalue())
 
 

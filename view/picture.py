@@ -1,10 +1,13 @@
 """One head as a PNG: a heatmap with the axes named, in the first installed font that has Hangul."""
 
+import io
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from data.files import replace_file
+from machine.plotting import figure
 
 FONTS = (
     "Pretendard", "Apple SD Gothic Neo", "AppleGothic", "Malgun Gothic", "Noto Sans KR", "Noto Sans CJK KR",
@@ -18,17 +21,17 @@ def draw(path: Path, title: str, names: list[str], weights: np.ndarray) -> bool:
 
     Without one the axes are numbered.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    font = hangul_font()
-    shown = names if font else [str(number) for number in range(len(names))]
     forbidden = np.triu(np.ones_like(weights, dtype=bool), 1)
     side = min(max(0.55 * len(names) + 2, 4), 14)
-    with rc_context({"font.family": [font, "sans-serif"] if font else ["sans-serif"], "axes.unicode_minus": False}):
-        figure = Figure(figsize=(side, side), layout="constrained")
-        axes: Any = figure.subplots()
+    buffer = io.BytesIO()
+    with figure(side, side) as made:
+        from matplotlib import rcParams
+        from matplotlib.patches import Rectangle
+
+        font = hangul_font()
+        shown = names if font else [str(number) for number in range(len(names))]
+        rcParams.update({"font.family": [font, "sans-serif"] if font else ["sans-serif"], "axes.unicode_minus": False})
+        axes = made.subplots()
         axes.imshow(np.where(forbidden, np.nan, weights), cmap="Blues", vmin=0, vmax=1)
         for query in range(len(names) - 1):
             corner, width = (query + 0.5, query - 0.5), len(names) - query - 1
@@ -44,7 +47,8 @@ def draw(path: Path, title: str, names: list[str], weights: np.ndarray) -> bool:
                 axes.text(
                     key, query, f"{weight:.2f}", ha="center", va="center", color="white" if weight > 0.5 else "black"
                 )
-        figure.savefig(path, format="png", dpi=110)
+        made.savefig(buffer, format="png", dpi=110)
+    replace_file(path, buffer.getvalue())
     return font is not None
 
 

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.read import nfc
+from data.read import clean
 from data.tokenizer import MARK, Tokenizer
+from model.generate import finite
 from model.gpt import GPT
 from view.eojeol import Group, Unit, by_groups, eojeol, labels
 
@@ -19,7 +20,7 @@ from view.eojeol import Group, Unit, by_groups, eojeol, labels
 class Trace:
     """One text through one model; arrays are fp32, layers and heads count from 0."""
 
-    text: str  # after NFC
+    text: str  # as `clean` returns it
     ids: list[int]  # the mark first
     tokens: list[str]  # as a person reads them
     groups: list[Group]  # eojeol
@@ -72,7 +73,7 @@ def trace(model: GPT, tokenizer: Tokenizer, text: str, mask: bool = True) -> Tra
     mask=False lets each position see those after it as well, which the model never learnt. Raises ValueError where the
     text is empty or longer than the context.
     """
-    text = nfc(text)
+    text = clean(text)
     ids = [MARK, *tokenizer.encode(text)]
     if len(ids) == 1:
         raise ValueError("the text is empty: there is nothing to look at")
@@ -95,7 +96,7 @@ def trace(model: GPT, tokenizer: Tokenizer, text: str, mask: bool = True) -> Tra
         fused = F.scaled_dot_product_attention(q, k, look.v, is_causal=mask)
         difference = max(difference, cast(float, (fused - look.heads).abs().max().item()))
     arrays = {name: torch.cat(tensors).float().cpu().numpy() for name, tensors in found.items()}
-    logits = model.head(x)[0].float().cpu().numpy()
+    logits = finite(model.head(x)[0].float().cpu()).numpy()
     return Trace(
         text, ids, labels(tokenizer, ids), eojeol(tokenizer, ids), **arrays, logits=logits, difference=difference
     )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.read import nfc
+from data.read import clean
 from data.tokenizer import MARK, UNKNOWN, Stream, Tokenizer
 from model.fast.writing import for_writing
 from model.generate import Choice, generate
@@ -22,7 +22,7 @@ DEFAULT = Choice(temperature=0.8, top_p=0.7)  # of sample.py
 class Continuation:
     """One continuation of a prompt while it grows."""
 
-    prompt: str  # after NFC
+    prompt: str  # as `clean` returns it
     ids: list[int]  # of the prompt, the mark first; new tokens follow
     seed: int
     completion: str = ""
@@ -42,7 +42,7 @@ class Writer:
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """Return what the model reads for `prompt`: the document mark, then its tokens."""
-        return [MARK, *self.tokenizer.encode(prompt)]
+        return [MARK, *self.tokenizer.encode(clean(prompt))]
 
     def write(
         self,
@@ -61,8 +61,8 @@ class Writer:
         texts `stops`, or after `tokens` tokens. `say` is given each stretch of new text as soon as it is certain.
         """
         ids = self.prompt_ids(prompt)
-        texts = [Continuation(nfc(prompt), list(ids), seed) for seed in seeds]
-        endings = [Ending(self.tokenizer, ids, tuple(nfc(stop) for stop in stops)) for _ in seeds]
+        texts = [Continuation(clean(prompt), list(ids), seed) for seed in seeds]
+        endings = [Ending(self.tokenizer, ids, tuple(clean(stop) for stop in stops)) for _ in seeds]
         generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
         steps = generate(self.model, ids, choice, generators, banned=(UNKNOWN,))
         with threads_for(len(seeds) * self.model.parameter_count):

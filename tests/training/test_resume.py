@@ -18,7 +18,7 @@ from data.config import TokenizerConfig
 from data.prepare import prepare
 from run import checkpoint
 from run.config import Config, read_config
-from run.folder import free_folder, newest_run
+from run.folder import newest_run
 from tests.conftest import PROJECT, SEED, SMALL, door, edit_config, process, sentences
 from training import loop
 from training.log import read_metrics
@@ -366,13 +366,6 @@ def test_the_newest_run_is_found(tmp_path, monkeypatch):
         file.write_bytes(b"")
         os.utime(file, (1000 - [2, 1, 3][age], 1000 - [2, 1, 3][age]))
     assert newest_run().name == "new"
-
-
-def test_a_taken_name_is_counted_on(tmp_path):
-    assert free_folder(tmp_path / "tiny").name == "tiny"
-    for name in ("tiny", "tiny-2"):
-        (tmp_path / name).mkdir()
-    assert free_folder(tmp_path / "tiny").name == "tiny-3"
 
 
 def test_the_curve_shows_every_evaluation(prepared, tmp_path, monkeypatch):
