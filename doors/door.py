@@ -19,7 +19,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", 
 # Threads of OpenMP spin while they wait for each other. Where one of them has lost its core to another program, such
 # as a browser, the rest spin until it is back: training took six times as long (bench/busy.py). So they spin briefly
 # and then sleep. GNU's runtime counts turns, LLVM's and Intel's milliseconds (these two have not been tried).
-SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "1500", "KMP_BLOCKTIME": "1"}
+SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "2500", "KMP_BLOCKTIME": "1"}
 
 
 class Parser(argparse.ArgumentParser):

@@ -287,7 +287,7 @@ def test_a_door_tells_openmp_to_spin_briefly_before_torch_is_there():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, env=environment, capture_output=True, encoding="utf-8", check=False
     )
-    assert done.stdout == "1500 7\n", done.stderr
+    assert done.stdout == "2500 7\n", done.stderr
 
 
 def test_compiling_that_fails_goes_on_without(tmp_path, corpus, monkeypatch):
