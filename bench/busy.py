@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.before:
         checkouts["before"] = options.before.resolve()
     with tempfile.TemporaryDirectory() as name:
-        tasks: dict[tuple[str, str, str], Callable[[], float]] = {}
+        tasks: dict[str, Callable[[], float]] = {}
         for checkout, place in checkouts.items():
             commands = {
                 "training": partial(train, place, Path(name) / checkout, options),
@@ -39,18 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
             for what, command in commands.items():
                 command()  # so that the text is prepared, and there is a run to write
                 for machine, others in (("free", 0), ("busy", options.busy)):
-                    tasks[what, checkout, machine] = partial(beside, others, command)
+                    tasks[f"{what}, {checkout}, {machine}"] = partial(beside, others, command)
         found = in_turn(tasks, options.repeats)
     first = "before" if options.before else "malssi"
     rows = [
         {
-            "what": what,
-            "code": checkout,
-            "machine": machine,
-            "seconds": spread(found[what, checkout, machine]),
-            f"times {first} on the free machine": ratios(found[what, checkout, machine], found[what, first, "free"]),
+            "what, code, machine": name,
+            "seconds": spread(values),
+            f"times {first} on the free machine": ratios(values, found[f"{name.split(',')[0]}, {first}, free"]),
         }
-        for what, checkout, machine in sorted(tasks)
+        for name, values in sorted(found.items())
     ]
     report(f"{options.steps} steps, {options.tokens} tokens, a core busy or not", rows, options)
     return 0

@@ -53,7 +53,10 @@ def clean(text: str) -> str:
 
 def decode(raw: bytes, name: str) -> str:
     """Return the text of a prompt's bytes, decoded by the same rules as a file of text."""
-    encoding = find_encoding(partial(io.BytesIO, raw), None, name)
+    try:
+        encoding = find_encoding(partial(io.BytesIO, raw), None, name)
+    except ValueError:
+        raise ValueError(f"{name} is neither UTF-8 nor CP949, nor what its BOM says") from None
     return clean(raw.decode(encoding))
 
 

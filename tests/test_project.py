@@ -21,7 +21,7 @@ def test_both_readmes_give_the_same_commands():
 @pytest.mark.parametrize("path", READMES, ids=lambda path: path.name)
 def test_every_flag_and_link_is_real(path):
     text = path.read_text(encoding="utf-8")
-    paths = [path for pattern in ("*.py", "training/*.py", "bench/*.py") for path in PROJECT.glob(pattern)]
+    paths = [path for pattern in ("*.py", "doors/*.py", "bench/*.py") for path in PROJECT.glob(pattern)]
     sources = "".join(path.read_text(encoding="utf-8") for path in paths)
     from run.config import settings
 

@@ -60,6 +60,7 @@ def test_contenders_take_turns_at_every_context(auto, monkeypatch, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG") and plot.stat().st_size < 200_000
 
 
+@pytest.mark.whole
 def test_what_the_parent_holds_does_not_count(auto, tmp_path):
     held = b"." * 2**29
     auto("fp32")  # so that two contenders are left

@@ -12,6 +12,7 @@ from bench import prepare
 from tests.conftest import sentences
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone tells RssAnon")
 def test_at_toy_size(tmp_path):
     (tmp_path / "lines.txt").write_text("\n".join(sentences(300)), encoding="utf-8")

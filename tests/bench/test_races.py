@@ -41,6 +41,7 @@ def figures(path):
     return content, {next(iter(row.values())): row for row in content["rows"]}
 
 
+@pytest.mark.whole
 def test_throughput(tmp_path, capsys):
     throughput.main([*TOY, "--batch", "2", "--steps", "1", "--product", "16", "--json", str(tmp_path / "t.json")])
     content, rows = figures(tmp_path / "t.json")
@@ -50,6 +51,7 @@ def test_throughput(tmp_path, capsys):
     assert "| malssi" in capsys.readouterr().out
 
 
+@pytest.mark.whole
 def test_sampling(tmp_path):
     sampling.main([*TOY, "--tokens", "8", "--count", "3", "--json", str(tmp_path / "s.json")])
     content, rows = figures(tmp_path / "s.json")
@@ -58,6 +60,7 @@ def test_sampling(tmp_path):
     assert content["share_of_the_memory_limit"]["median"] > 0
 
 
+@pytest.mark.whole
 def test_time_to_quality(lines, tmp_path):
     arguments = ["--text", lines, "--config", tmp_path / "toy.yaml", "--vocabulary", 330, "--repeats", 1]
     more = ["--target", 5.5, "--measure-every", 5, "--plain-steps", 60, "--json", tmp_path / "q.json"]
@@ -76,6 +79,7 @@ def test_the_target_is_passed_between_two_measurements():
     assert time_to_quality.run(iter(race), 9.0, measure_every=2) == (2.0, 8.0)  # at once: not before it was measured
 
 
+@pytest.mark.whole
 def test_quality(lines, tmp_path):
     arguments = ["--text", lines, "--validation", lines, "--config", tmp_path / "toy.yaml", "--vocabulary", 330]
     more = ["--minutes", 0.02, "--rates", 1e-3, 1e-2, "--json", tmp_path / "q.json"]

@@ -63,6 +63,7 @@ def test_a_warming_round_is_not_counted(monkeypatch, tmp_path):
     assert (share["least"], share["most"]) == (pytest.approx(10 / 15, abs=1e-3), pytest.approx(18 / 23, abs=1e-3))
 
 
+@pytest.mark.whole
 def test_without_a_run_one_is_trained(corpus, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(startup, "BRIEFLY", [*SMALL, "--train.steps", "2", "--data.path", str(corpus)])
     monkeypatch.setattr(startup, "until_the_end", lambda arguments: 1.0)  # doors/ has the doors themselves

@@ -179,7 +179,7 @@ def test_marks_inside_the_text_never_reach_the_tokenizer(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeff가\n\n".encode() + "\ufeff나\n".encode())
     said = []
     assert list(Text(DataConfig(path=(str(tmp_path),)), said.append)) == ["가", "나"]
-    assert "byte-order marks inside the text, left out: 1" in said
+    assert "BOMs inside the text, left out: 1" in said
 
 
 def test_each_thing_is_said_once_however_often_the_text_is_read(tmp_path):

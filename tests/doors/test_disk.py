@@ -21,7 +21,10 @@ POSSIBLE = (
         [*UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
     ).returncode
 )
-pytestmark = pytest.mark.skipif(not POSSIBLE, reason="no namespace of its own can be mounted in here")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(not POSSIBLE, reason="no namespace of its own can be mounted in here"),
+]
 
 PRELUDE = """
 import json, os, shutil, subprocess, sys

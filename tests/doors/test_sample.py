@@ -166,7 +166,10 @@ def test_prompts_from_files(run, tmp_path):
     assert sample(run, "--prompt-file", tmp_path / "empty.txt", "--tokens", 2, "--seed", 1).returncode == 0
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xfa")
     result = sample(run, "--prompt-file", tmp_path / "bad.txt", "--seed", 1)
-    assert result.returncode == 1 and result.stderr == f"error: {tmp_path / 'bad.txt'} is not valid UTF-8\n"
+    assert (
+        result.returncode == 1
+        and result.stderr == f"error: {tmp_path / 'bad.txt'} is neither UTF-8 nor CP949, nor what its BOM says\n"
+    )
 
 
 def test_composed_and_decomposed_prompts_are_one(run):

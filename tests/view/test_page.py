@@ -78,7 +78,7 @@ def visit(browser, tmp_path):
     assert faults == []
 
 
-@pytest.fixture(scope="module", params=["rotary", "learned"])
+@pytest.fixture(scope="module", params=["rotary", pytest.param("learned", marks=pytest.mark.whole)])
 def made(request, tokenizer):
     model = make(position=request.param, bias=request.param == "learned")
     traced = trace(model, tokenizer, TEXT)
@@ -200,7 +200,7 @@ def test_eojeol_of_several_tokens_are_averaged_or_look_as_their_last_one(tokeniz
     opened = visit(page(traced, model, ABOUT, range(2)), "#v=head&l=1&h=2")
     opened.keyboard.press("t")
     assert cells(opened, "#twin") == expected(traced.attention()[1, 2])
-    opened.get_by_role("button", name="마지막 조각").click()
+    opened.get_by_role("button", name="마지막 토큰").click()
     assert cells(opened, "#twin") == expected(traced.attention(last=True)[1, 2])
     assert expected(traced.attention()[1, 2]) != expected(traced.attention(last=True)[1, 2])
 
@@ -417,7 +417,9 @@ def test_by_keyboard_alone(made, visit):
 
 
 @browsers
-@pytest.mark.parametrize("look", ["light", "dark", "forced"])
+@pytest.mark.parametrize(
+    "look", ["light", *(pytest.param(look, marks=pytest.mark.whole) for look in ("dark", "forced"))]
+)
 def test_no_violation_of_accessibility(made, visit, look):
     from axe_playwright_python.sync_playwright import Axe
 
@@ -512,6 +514,7 @@ def test_what_is_saved_is_what_is_shown(made, visit, tmp_path):
     )
 
 
+@pytest.mark.whole
 @browsers
 def test_a_long_text_stays_usable(visit):
     model = make(6, 6, 96, context=512, position="rotary")
