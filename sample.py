@@ -25,7 +25,7 @@ def make_parser() -> Parser:
     source.add_argument(
         "--prompt", default="", metavar="TEXT", help="the text to continue (--prompt=-… for a leading dash)"
     )
-    source.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from this file, UTF-8")
+    source.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from this file")
     source.add_argument(
         "--interactive", action="store_true", help="stay loaded and continue each line of standard input"
     )

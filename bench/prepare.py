@@ -3,7 +3,7 @@
 The text is the given one, a line a document, repeated with a number behind each line until it is as long as asked for.
 Memory is RssAnon of the process and of all it started, summed, less what the interpreter holds with its imports before
 it begins; so the other processes count whole. The peer holds its documents ready in memory, in as many processes as
-there are cores, and encodes them, no more. Linux alone tells RssAnon.
+there are cores, and encodes them, no more. Only Linux shows RssAnon.
 
 python -m bench.prepare --text reviews-train.txt --megabytes 1000
 """
@@ -118,8 +118,8 @@ def watched(text: Path, vocabulary: int) -> dict[str, Any]:
             while process.poll() is None:
                 highest = max(highest, anonymous(process.pid))
                 time.sleep(0.02)
-            told = json.loads(process.stdout.read())
-        return told | {"memory": highest - before, "tokenizer": (Path(folder) / "bench.model").read_bytes()}
+            found = json.loads(process.stdout.read())
+        return found | {"memory": highest - before, "tokenizer": (Path(folder) / "bench.model").read_bytes()}
 
 
 def anonymous(pid: int) -> int:
@@ -164,13 +164,13 @@ def only_encode(text: Path, tokenizer: bytes, at: int, size: int, together: bool
     with text.open("rb") as file:
         file.seek(at)
         documents = file.read(size).decode("utf-8", "ignore").split("\n")
-    by = Tokenizer(tokenizer)
+    encoder = Tokenizer(tokenizer)
     start.wait()
     if together:
-        by.encode_all(documents)
+        encoder.encode_all(documents)
     else:
         for document in documents:
-            by.encode(document)
+            encoder.encode(document)
     done.wait()
 
 

@@ -39,7 +39,7 @@ class DataConfig:
 
     @property
     def where(self) -> str:
-        """Where the text lies, to be told."""
+        """Where the text lies, to be printed."""
         return self.dataset or ", ".join(self.path)
 
 

@@ -64,7 +64,7 @@ class Text:
     """The documents of a config, in order and in NFC, read anew each time they are iterated and never held together."""
 
     def __init__(self, config: DataConfig, say: Say = lambda line: None, offline: bool = False) -> None:
-        """Find the files; `say` is told how each is read, the first time. offline: take data sets from the cache alone.
+        """Find the files; `say` prints how each is read, the first time. offline: take data sets from the cache alone.
 
         Raises ValueError or OSError in one line where a file is missing, empty of text, or not to be decoded; what
         lies inside a file is met when it is read.

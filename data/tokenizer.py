@@ -20,7 +20,7 @@ SAMPLE_BYTES = 20_000_000  # of a text, at most, that a tokenizer is trained on
 LONG = 10_000  # characters
 CHUNK = 1000  # characters; SentencePiece leaves out lines over 4,192 bytes, and four bytes are the longest character
 RESERVED = re.compile("[\0\t\n\u2581\u2585]")  # SentencePiece gives these a meaning of its own: never inside a token
-TINY, HUGE = 10, 10**7  # vocabularies that no text allows, asked for to be told the bounds
+TINY, HUGE = 10, 10**7  # vocabularies that no text allows: asking for them gives the bounds
 NUL = "\0"
 LINES = re.compile(r"(?:(?<=\n)|\A)(?=[^\n])")  # where one that is not empty begins
 LINES_AND_DOCUMENTS = re.compile(r"(?:(?<=[\n\0])|\A)(?=[^\n\0])")  # where NUL parts documents
@@ -74,7 +74,7 @@ class Tokenizer:
     def encode_all(self, documents: Sequence[str]) -> np.ndarray:
         """Return the ids of `documents`, the document mark behind each: (tokens,), int32.
 
-        What `encode` gives for each alone, several times as fast where they are short: many go through SentencePiece
+        What `encode` gives for each, several times as fast where they are short: many go through SentencePiece
         at once, NUL between them, which no text holds and which becomes a token of its own.
         """
         parts, several, length = [], list[str](), 0
@@ -195,8 +195,8 @@ def train(
 ) -> Tokenizer:
     """Train a tokenizer on `documents`; the same documents and settings give the same model bytes.
 
-    given: bytes of the text that `documents` are a sample of, to be told. A vocabulary that the text cannot fill, or
-    too small for its characters, is settled at the nearest possible size, and `say` is told both bounds. Raises
+    given: bytes of the text that `documents` are a sample of, to be printed. A vocabulary that the text cannot fill, or
+    too small for its characters, is replaced by the nearest possible size, and both bounds are printed. Raises
     ValueError where no tokenizer can be made of the text.
     """
     taken = sum(len(document.encode("utf-8")) for document in documents)

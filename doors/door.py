@@ -1,4 +1,4 @@
-"""What every door does alike: its flags, its exit code, a fault told in one line, the environment set for torch."""
+"""What every door does alike: its flags, its exit code, faults in one line, the environment set for torch."""
 
 import argparse
 import os
@@ -76,7 +76,7 @@ def run_door(
 
 
 def guarded(main: Callable[[list[str] | None], int], arguments: list[str] | None, memory: str) -> int:
-    """Run `main` and return its exit code, every fault told in one line."""
+    """Run `main` and return its exit code, every fault in one line."""
     fault: Exception
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
     try:

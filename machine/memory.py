@@ -1,4 +1,4 @@
-"""Memory: how much is free, and the C library told to keep what a step frees."""
+"""Memory: how much is free, and a setting by which the C library keeps what a step frees."""
 
 import ctypes
 import re

@@ -1,4 +1,4 @@
-"""How the model is told the order of tokens: a fixed table to add, or a rotation of queries and keys."""
+"""How the model knows the order of tokens: a fixed table to add, or a rotation of queries and keys."""
 
 import torch
 from torch import Tensor

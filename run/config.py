@@ -95,6 +95,8 @@ MAY_CHANGE = {
 }  # fmt: skip
 
 
+ON_AND_OFF = {"yes": "on", "true": "on", "no": "off", "false": "off"}  # for the settings that have these two
+
 # Names that settings had in runs made before.
 RENAMED = {"train.eval_pieces": "train.eval_tokens"}
 
@@ -184,6 +186,7 @@ class Plain(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+Plain.add_constructor("tag:yaml.org,2002:bool", yaml.SafeLoader.construct_yaml_str)
 Plain.yaml_implicit_resolvers = {
     sign: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
     for sign, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -215,6 +218,8 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None, own: bool =
         raise ValueError(f"{path} must hold sections such as 'model:' with settings in them")
     overrides = overrides or {}
     tree = {name: dict(part) if isinstance(part, dict) else part for name, part in tree.items() if part is not None}
+    for name in {"compile", "wandb"} & set(tree):
+        tree[name] = ON_AND_OFF.get(str(tree[name]).lower(), tree[name])
     for before, now in RENAMED.items():
         section, before, now = *before.split("."), now.split(".")[1]
         if isinstance(tree.get(section), dict) and before in tree[section] and now not in tree[section]:

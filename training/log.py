@@ -26,7 +26,7 @@ class Log:
     """Writes what is measured to the run's folder and to the terminal; a fault of wandb never stops a run."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], wandb: str, start_step: int) -> None:
-        """Cut the folder's logs back to `start_step`, where a resumed run goes on, and open them."""
+        """Cut the folder's logs back to `start_step`, where a resumed run goes on (-1: all of it), and open them."""
         self.folder = folder
         cut_metrics(folder / "metrics.jsonl", start_step)
         cut_samples(folder / "samples.txt", start_step)

@@ -89,7 +89,9 @@ class Trainer:
     # Beginning
 
     def start(self) -> None:
-        """Begin a new run, from random weights or from those of another run."""
+        """Begin a new run, from random weights or from those of another run; what an earlier start left goes."""
+        for snapshot in snapshots(self.folder).values():
+            snapshot.unlink()
         if self.config.train.init_from is not None:
             path = Path(self.config.train.init_from) / WEIGHTS
             checkpoint.load_weights(self.model, checkpoint.load(path)[0], path)
@@ -105,9 +107,9 @@ class Trainer:
             torch.set_num_threads(progress.threads)
             say(f"using {progress.threads} threads as this run did before, so that sums are added in the same order")
             self.threads = progress.threads
-        now = made_with()
+        made = progress.made_with
         changed = [
-            f"{name} {was} (now {now[name]})" for name, was in progress.made_with.items() if was != now.get(name)
+            f"{name} {made[name]} (now {now})" for name, now in made_with().items() if made.get(name, now) != now
         ]
         if changed:
             say(f"this run was made with {', '.join(changed)}: it goes on, but not bit for bit")
@@ -163,7 +165,7 @@ class Trainer:
     def begin(self) -> None:
         """Open the logs; evaluate and save an untrained model, so that a run can be read from its first moment."""
         train = self.config.train
-        self.log = Log(self.folder, by_name(self.config), self.config.wandb, self.step)
+        self.log = Log(self.folder, by_name(self.config), self.config.wandb, self.step or -1)
         windows = Windows(self.prepared.train.ids, self.config.model.context, train.seed, self.place)
         self.batches = Batches(windows, train.batch_size)
         self.finished = self.step >= train.steps if train.steps is not None else self.progress_before() >= 1

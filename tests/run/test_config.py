@@ -39,6 +39,7 @@ def test_numbers_and_words_are_read_as_they_stand(tmp_path):
     config = read_config(write(tmp_path, text + "\nwandb: off\nauto: no"))
     assert (config.data.revision, config.data.split) == ("20231101", "010")
     assert (config.train.steps, config.train.rate, config.wandb, config.auto) == (10, 1e-3, "off", False)
+    assert read_config(write(tmp_path, "train: {steps: 1}\ncompile: no\nwandb: false")).compile == "off"
     assert read_config(write(tmp_path, "train: {steps: 1, minutes: null}\ndata: ~")).train.steps == 1
 
 
@@ -97,6 +98,7 @@ def test_the_command_line_goes_over_the_file(tmp_path):
         ("train: {steps: 1}\nmodel: {layers: 2}\ntrain: {steps: 2}", "'train' is given twice"),
         ("train: {steps: yes}", "train.steps: .*valid integer.*'yes'"),
         ("train: {steps: true}", "train.steps: .*valid integer.*'true'"),
+        ("train: {steps: !!bool yes}", "train.steps: .*valid integer.*'yes'"),
         ("train: {steps: 1, learning_rate: on}", "train.learning_rate: .*valid number.*'on'"),
         ("train: {steps: 1:30}", "train.steps: .*valid integer.*'1:30'"),
         ("train: {steps: 0x10}", "train.steps: .*valid integer.*'0x10'"),

@@ -234,6 +234,8 @@ def test_killed_before_the_first_save_it_starts_anew(tmp_path, corpus, monkeypat
         assert result.returncode == 0, result.stderr
         for name, tensor in state(tmp_path / "whole").items():
             assert torch.equal(tensor, state(tmp_path / moment)[name]), name
+        steps = [line["step"] for line in read_metrics(tmp_path / moment / "metrics.jsonl")]
+        assert steps == [line["step"] for line in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
