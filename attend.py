@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = open_run(options.run, choose_device(options.device, notice), options.step, notice)
     traced = trace(run.model, run.tokenizer, options.text)
     if traced.text != options.text:
-        notice("the text was composed (NFC), as training does")
+        notice("line ends, BOM and composed Hangul (NFC) are as in training")
     if options.layer is not None:
         for name, count in zip(("layer", "head"), traced.shape, strict=True):
             if not 0 <= getattr(options, name) < count:

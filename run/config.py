@@ -186,7 +186,10 @@ class Plain(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-Plain.add_constructor("tag:yaml.org,2002:bool", yaml.SafeLoader.construct_yaml_str)
+Plain.yaml_constructors = {
+    **yaml.SafeLoader.yaml_constructors,
+    "tag:yaml.org,2002:bool": yaml.SafeLoader.construct_yaml_str,
+}
 Plain.yaml_implicit_resolvers = {
     sign: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
     for sign, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
