@@ -213,7 +213,7 @@ def test_a_run_begun_from_another_and_killed_before_its_first_save_begins_from_i
     from training import loop
 
     given = ["--init-from", run, "--data.path", corpus, "--train.steps", 2, "--train.snapshots", 0, "--device", "cpu"]
-    given += ["--precision", "fp32", "--run"]
+    given += ["--precision", "fp32", "--train.learning_rate", "1e-9", "--run"]
     assert door("train", *given, "whole", cwd=tmp_path).returncode == 0
     with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemError):
         patched.setattr(loop.Trainer, "save", lambda self: (_ for _ in ()).throw(SystemError("killed")))
@@ -226,6 +226,8 @@ def test_a_run_begun_from_another_and_killed_before_its_first_save_begins_from_i
     assert result.returncode == 0, result.stderr
     one, other = (checkpoint.load(tmp_path / name / "state.safetensors")[0] for name in ("whole", "killed"))
     assert all((one[name] == other[name]).all() for name in one)
+    begun_from = checkpoint.load(run / "model.safetensors")[0]
+    assert all(abs(begun_from[name] - other[f"model.{name}"]).max() < 1e-6 for name in begun_from)
 
 
 def test_compile_auto_follows_the_length_of_the_run(monkeypatch):
