@@ -59,7 +59,7 @@ def prepare_and_train(arguments: list[str] | None) -> int:
     from data.files import replace_file
     from data.prepare import prepare
     from data.read import Text, enough
-    from run.folder import RUNS, claimed, locked, newest_run, occupied, open_parts
+    from run.folder import RUNS, check_free, claimed, locked, newest_run, open_parts
     from training import auto
     from training.log import say
     from training.loop import train
@@ -74,8 +74,8 @@ def prepare_and_train(arguments: list[str] | None) -> int:
     else:
         path = options.config or DEFAULT
         folder = options.run or RUNS / path.stem
-        if options.run and occupied(folder):
-            raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another --run")
+        if options.run:
+            check_free(folder)
         config = read_config(path, overrides)
         if config.train.init_from:
             overrides |= inherited(Path(config.train.init_from), overrides)

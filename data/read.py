@@ -44,11 +44,16 @@ def nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
+def line_ends(text: str) -> str:
+    """Return `text` with every kind of line end as \\n."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def clean(text: str) -> str:
     """Return a prompt as a text is read: line ends as \\n, no BOM, in NFC. Raises ValueError where it holds NUL."""
     if "\0" in text:
         raise ValueError("the text holds NUL characters, which no text does")
-    return nfc(text.replace("\r\n", "\n").replace("\r", "\n").replace(BOM, ""))
+    return nfc(line_ends(text).replace(BOM, ""))
 
 
 def decode(raw: bytes, name: str) -> str:
@@ -136,7 +141,7 @@ class Text:
             if row is None or not row.strip():
                 self.left_out += 1
             else:
-                yield [self.clean(row.replace("\r\n", "\n").replace("\r", "\n"), where)]
+                yield [self.clean(line_ends(row), where)]
 
     def clean(self, text: str, where: str) -> str:
         """Return `text` in NFC without BOMs; raise ValueError for what no text holds."""

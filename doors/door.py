@@ -5,12 +5,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 from data.files import FULL
-from machine.streams import Tolerant, complete_streams
+from machine.streams import Tolerant, complete_streams, lead_nowhere
 
 DONE, FAULT, INTERRUPTED = 0, 1, 130
 # How torch, the C++ library and Windows say it.
@@ -85,8 +84,7 @@ def guarded(main: Callable[[list[str] | None], int], arguments: list[str] | None
         notice("stopped")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, head for example
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        lead_nowhere(sys.stdout)
         return FAULT
     except Exception as error:
         fault = error

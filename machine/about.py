@@ -2,12 +2,14 @@
 
 import platform
 import tomllib
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 
 
+@cache  # asked at every save
 def made_with() -> dict[str, str]:
     """Return the versions and the processor's name; torch is not imported for it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -32,11 +32,16 @@ class Tolerant:
             except (OSError, ValueError) as error:  # a full disk, a closed terminal or pipe; a closed file
                 self.fault = error
                 # What lies in the stream's buffer would fail once more when Python ends.
-                with suppress(OSError, ValueError), open(os.devnull, "w", encoding="utf-8") as nowhere:
-                    os.dup2(nowhere.fileno(), self.stream.fileno())
+                lead_nowhere(self.stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def lead_nowhere(stream: TextIO) -> None:
+    """Let what is still written to the file behind `stream` be lost, so that Python ends without a fault."""
+    with suppress(OSError, ValueError), open(os.devnull, "w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def complete_streams() -> None:

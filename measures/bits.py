@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from machine.device import as_tensors
+from model.generate import finite
 from model.gpt import GPT
 
 
@@ -29,10 +30,8 @@ def total_bits(model: GPT, ids: np.ndarray, batch_size: int = 32) -> float:
     ]
     if full < len(ids) - 1:
         batches.append((ids[None, full:-1], ids[None, full + 1 :]))
-    nats = sum(float(losses(model, *as_tensors(x, y, device)).cpu().double().sum()) for x, y in batches)
+    nats = sum(float(finite(losses(model, *as_tensors(x, y, device))).cpu().double().sum()) for x, y in batches)
     model.train(was_training)
-    if not math.isfinite(nats):
-        raise ArithmeticError("the weights give no finite numbers (NaN or infinity): train anew, or use another run")
     return nats / math.log(2)
 
 

@@ -73,11 +73,11 @@ def draw(p: Tensor, generators: list[torch.Generator]) -> Tensor:
     return torch.searchsorted(cumulative, at, right=True).squeeze(1)
 
 
-def finite(logits: Tensor) -> Tensor:
-    """Return `logits`; raise ArithmeticError where one of them is NaN or infinite."""
-    if not logits.isfinite().all():
+def finite(numbers: Tensor) -> Tensor:
+    """Return `numbers`, logits or losses; raise ArithmeticError where one of them is NaN or infinite."""
+    if not numbers.isfinite().all():
         raise ArithmeticError("the weights give no finite numbers (NaN or infinity): train anew, or use another run")
-    return logits
+    return numbers
 
 
 @torch.inference_mode()

@@ -134,6 +134,12 @@ def occupied(folder: Path) -> bool:
     return any((folder / name).exists() for name in (WEIGHTS, STATE))
 
 
+def check_free(folder: Path) -> None:
+    """Raise ValueError where the folder holds a run."""
+    if occupied(folder):
+        raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another --run")
+
+
 def claimed(folder: Path, fixed: bool) -> tuple[Path, AcquireReturnProxy]:
     """Make and lock the folder of a new run; return it with its lock.
 
@@ -153,4 +159,5 @@ def claimed(folder: Path, fixed: bool) -> tuple[Path, AcquireReturnProxy]:
         lock.lock.release()
         if fixed:
             break
-    raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another --run")
+    check_free(folder)
+    raise ValueError(f"no name is free beside {folder}: name one by --run")
