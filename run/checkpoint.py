@@ -33,7 +33,7 @@ class Progress:
     text: str  # hash of the documents
     tokenizer: str  # hash of tokenizer.model
     epoch: AtLeastZero = 0
-    used: AtLeastZero = 0  # windows of this epoch already taken
+    used: AtLeastZero = 0  # pieces of this epoch already taken, as data/batches.py cuts them
     seconds: float = 0.0
     threads: Annotated[int, Ge(1), Le(1024)] = 1
     precision: Literal["fp32", "bf16", "fp16"] | None = None  # of the matrix products

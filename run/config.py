@@ -79,7 +79,7 @@ class Config:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=lambda: DataConfig(path=(str(PROJECT / "data" / "corpus"),)))
+    data: DataConfig = field(default_factory=lambda: DataConfig(path=(str(PROJECT / "data/corpus/story-*.txt"),)))
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     train: TrainConfig
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], "where to compute"] = "auto"

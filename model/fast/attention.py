@@ -56,12 +56,20 @@ def attend_backward(dheads: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Te
     for n, t, s in blocks(q):
         p = weights(q[n, t], k[n, s])
         dscores = dheads[n, t] @ v[n, s].mT
-        torch._softmax_backward_data(dscores, p, -1, p.dtype, grad_input=dscores)
+        softmax_backward(dscores, p)
         add = partial(torch.baddbmm, beta=s.stop < k.size(1))  # the first block of some heads sees, and sets, every key
         add(dv[n, s], p.mT, dheads[n, t], out=dv[n, s])
         add(dk[n, s], dscores.mT, q[n, t], alpha=scale, out=dk[n, s])
         torch.baddbmm(dq[n, t], dscores, k[n, s], beta=0, alpha=scale, out=dq[n, t])
     return gradients
+
+
+def softmax_backward(dp: Tensor, p: Tensor) -> None:
+    """Turn the gradient of the weights `p` into that of their scores, in place, by torch's own kernel if it is there."""
+    if fused := getattr(torch, "_softmax_backward_data", None):
+        fused(dp, p, -1, p.dtype, grad_input=dp)
+    else:
+        dp.sub_((dp * p).sum(-1, keepdim=True)).mul_(p)
 
 
 def blocks(q: Tensor) -> Iterator[tuple[slice, slice, slice]]:

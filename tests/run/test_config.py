@@ -57,7 +57,7 @@ def test_paths_count_from_the_config_that_names_them(tmp_path):
     assert found.data.path == (str(tmp_path / "a.txt"),) and found.tokenizer.path == str(tmp_path / "b.model")
     assert found.train.init_from == str(tmp_path / "c")
     assert read_config(path, own=True).data.path == (str(PROJECT / "a.txt"),)  # a run's own config.yaml
-    assert read_config(SHIPPED[0]).data.path == (str(PROJECT / "data" / "corpus"),)
+    assert read_config(SHIPPED[0]).data.path == (str(PROJECT / "data" / "corpus" / "story-*.txt"),)
     assert read_config(write(tmp_path, "train: {steps: 1}")).data.path == (str(PROJECT / "data" / "corpus"),)
     (tmp_path / "set").mkdir()
     assert read_config(write(tmp_path, "data: {dataset: set}\ntrain: {steps: 1}")).data.dataset == str(tmp_path / "set")
@@ -65,7 +65,7 @@ def test_paths_count_from_the_config_that_names_them(tmp_path):
 
 
 def test_paths_inside_the_project_are_kept_movable():
-    assert yaml.safe_load(as_yaml(read_config(SHIPPED[0])))["data"]["path"] == ["data/corpus"]
+    assert yaml.safe_load(as_yaml(read_config(SHIPPED[0])))["data"]["path"] == ["data/corpus/story-*.txt"]
 
 
 def test_the_command_line_goes_over_the_file(tmp_path):

@@ -36,6 +36,16 @@ def test_blocks_change_nothing(T, block, scratch):
         assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
+def test_a_torch_without_its_private_kernel_gives_the_same_gradients(monkeypatch):
+    theirs, ours = both(9)
+    monkeypatch.delattr(torch, "_softmax_backward_data")
+    torch.manual_seed(0)
+    again = both(9)[1]
+    for one, other, another in zip(theirs, ours, again, strict=True):
+        assert_close(one, another, atol=1e-6, rtol=1e-5)
+        assert_close(other, another, atol=1e-6, rtol=1e-5)
+
+
 def test_in_bf16_the_error_is_that_of_bf16():
     theirs, ours = both(200)
     low, lower = both(200, torch.bfloat16)
