@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doors.door import DONE, Parser, add_reading_flags, notice, run_door
+from doors.door import DONE, Parser, add_reading_flags, at_least, notice, run_door
 from run.config import PROJECT, add_flags, given
 
 if TYPE_CHECKING:
@@ -45,12 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--writing", action="store_true", help="also figures on 200 texts that it writes: new words, repetition, names"
     )
     parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="windows at once; the figure is the same"
+        "--batch-size", type=at_least(1), default=32, metavar="N", help="windows at once; the figure is the same"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
     options = parser.parse_args(arguments)
-    if options.batch_size < 1:
-        parser.error(f"--batch-size must be 1 or more, not {options.batch_size}")
     # Only now, so that --help answers at once.
     from data.tokens import encode
     from machine.device import choose_device

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doors.door import DONE, Parser, add_reading_flags, notice, run_door
+from doors.door import DONE, Parser, add_reading_flags, at_least, notice, run_door
 from machine.streams import visible
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def make_parser() -> Parser:
     source.add_argument(
         "--interactive", action="store_true", help="stay loaded and continue each line of standard input"
     )
-    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="most tokens to write")
+    parser.add_argument("--tokens", type=at_least(0), default=200, metavar="N", help="most tokens to write")
     parser.add_argument(
         "--temperature",
         type=float,
@@ -38,7 +38,7 @@ def make_parser() -> Parser:
         help="below 1 safer, above 1 wilder, 0 always the likeliest",
     )
     parser.add_argument(
-        "--top-k", type=int, default=0, metavar="N", help="sample from the N likeliest tokens; 0 is off"
+        "--top-k", type=at_least(0), default=0, metavar="N", help="sample from the N likeliest tokens; 0 is off"
     )
     parser.add_argument(
         "--top-p",
@@ -55,13 +55,13 @@ def make_parser() -> Parser:
         help="above 1, less of what is there already; 1 is off",
     )
     parser.add_argument("--stop", nargs="+", default=[], metavar="TEXT", help="end before any of these texts")
-    parser.add_argument("--count", type=int, default=1, metavar="N", help="continuations, written in one batch")
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; left out, drawn and printed")
+    parser.add_argument("--count", type=at_least(1), default=1, metavar="N", help="continuations, written in one batch")
+    parser.add_argument("--seed", type=at_least(0), metavar="N", help="same seed, same text; left out, drawn and printed")
     parser.add_argument(
         "--no-stop", action="store_true", help="go on past the end of a document, a blank line in its place"
     )
     parser.add_argument(
-        "--show-next", type=int, default=0, metavar="K", help="show each step's K likeliest tokens instead of the text"
+        "--show-next", type=at_least(0), default=0, metavar="K", help="show each step's K likeliest tokens instead of the text"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line in place of text")
     return parser
@@ -71,9 +71,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Read the command line, open the run, continue the prompt."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    for name, least in (("tokens", 0), ("count", 1), ("show_next", 0), ("top_k", 0), ("seed", 0)):
-        if (value := getattr(options, name)) is not None and not least <= value < 2**62:
-            parser.error(f"--{name.replace('_', '-')} must be {least} or more and below 2^62, not {value}")
     # Only now, so that --help answers at once.
     import torch
 

@@ -9,6 +9,7 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -51,6 +52,8 @@ def line_ends(text: str) -> str:
 
 def clean(text: str) -> str:
     """Return a prompt as a text is read: line ends as \\n, no BOM, in NFC. Raises ValueError where it holds NUL."""
+    with suppress(UnicodeError):  # of a command line that Python read in a locale without Hangul
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8")
     if "\0" in text:
         raise ValueError("the text holds NUL characters, which no text does")
     return nfc(line_ends(text).replace(BOM, ""))

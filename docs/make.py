@@ -1,7 +1,7 @@
 """Renew the figures and pictures of the documentation: python docs/make.py [--run DIR]
 
 Trains the default config, unless --run names a run of it, and renews docs/curve.png, docs/attention.html, its picture
-and, in both READMEs, what is between <!-- NAME --> and <!-- /NAME -->: two texts that the run wrote, and its figures.
+and, in both READMEs, what is between <!-- NAME --> and <!-- /NAME -->: texts that the run wrote, and its figures.
 
 python docs/make.py --measure NAME [flags of bench/NAME.py] takes that measurement instead and renews its table in
 docs/speed.md, or docs/guarantees.md; --block names another place there than the one of its name.
@@ -25,8 +25,10 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
 from bench.measure import processor  # noqa: E402
+from evaluate import as_figure  # noqa: E402
 
-PROMPT, SEED, TEXTS = "나는", 7, 2
+TOP, TEXTS = 2, 10  # unchosen texts at the top and under Results, by the seeds 0 and on
+PROMPT, STEPS = "어느 날 토끼가", (0, 100, 400, None)  # continued by these snapshots, None being the best weights
 LOOKED_AT = "나는 사과를 맛있게 먹었다"
 SIGN = "=== "  # before the title of a report
 
@@ -44,7 +46,7 @@ def figures(run: Path) -> dict[str, Any]:
     with safe_open(run / "model.safetensors", "pt") as file:
         parameters = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
     return {
-        **json.loads(door("evaluate", "--run", str(run), "--copied", "--json")),
+        **json.loads(door("evaluate", "--run", str(run), "--writing", "--json")),
         "minutes": training[-1]["seconds"] / 60,
         "steps": training[-1]["step"],
         "parameters": parameters,
@@ -52,14 +54,35 @@ def figures(run: Path) -> dict[str, Any]:
     }
 
 
-def sample_block(run: Path) -> str:
-    """Return the lines that the run writes, one a text, as a fenced block."""
-    texts = door(
-        "sample", "--run", str(run), "--prompt", PROMPT, "--count", str(TEXTS), "--seed", str(SEED), "--tokens", "60",
-        "--json",
-    )  # fmt: skip
-    lines = [" ".join(json.loads(line)["text"].split()) for line in texts.splitlines()]
+def texts(run: Path, *flags: str) -> list[str]:
+    """Return what the run writes, a line a text."""
+    lines = door("sample", "--run", str(run), "--json", *flags).splitlines()
+    return [" ".join(json.loads(line)["text"].split()) for line in lines]
+
+
+def fenced(lines: list[str]) -> str:
+    """Return lines as a block that is shown as it is."""
     return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def learning(run: Path) -> list[str]:
+    """Return how the run continues one prompt after more and more steps, each with the step of its snapshot."""
+    found = []
+    for step in STEPS:
+        flags = [] if step is None else ["--step", str(step)]
+        taken = json.loads(door("evaluate", "--run", str(run), "--json", *flags))["step"]
+        (text,) = texts(run, "--prompt", PROMPT, "--seed", "0", "--tokens", "60", *flags)
+        found.append(f"{taken:>5}: {text}")
+    return found
+
+
+def writing_table(writing: dict[str, dict[str, float | None]], titles: tuple[str, str, str]) -> str:
+    """Return the figures of evaluate.py --writing as a table with these titles."""
+    rows = [
+        f"| `{name}` | {as_figure(name, values['model'])} | {as_figure(name, values['validation'])} |"
+        for name, values in writing.items()
+    ]
+    return "\n".join([f"| {' | '.join(titles)} |", "|---|---:|---:|", *rows])
 
 
 def photograph(page: Path, picture: Path) -> None:
@@ -123,24 +146,26 @@ def main() -> None:
     shutil.copy(run / "curve.png", PROJECT / "docs" / "curve.png")
     door("attend", LOOKED_AT, "--run", str(run), "-o", str(PROJECT / "docs" / "attention.html"))
     photograph(PROJECT / "docs" / "attention.html", PROJECT / "docs" / "attention.png")
-    made, block = figures(run), sample_block(run)
+    made, written, steps = figures(run), texts(run, "--count", str(TEXTS), "--seed", "0"), learning(run)
     english = (
         f"{made['parameters']:,} parameters, {made['steps']:,} steps in {made['minutes']:.1f} minutes: "
         f"**{made['bits_per_character']:.3f} bits per character** ({made['bits_per_byte']:.3f} per byte) on the "
-        f"{made['documents']} validation documents, seed 1; of the 30-character stretches of 100 samples "
-        f"{made['copied']:.1%} stand in the training text ({made['copied_validation']:.1%} of the validation text). "
-        f"Machine: {made['machine']}."
+        f"{made['documents']} validation stories; {made['document_bits_per_character']:.3f} where each story is read "
+        f"from its beginning; seed 1. Machine: {made['machine']}."
     )
     korean = (
-        f"매개변수 {made['parameters']:,}개, {made['steps']:,}스텝을 {made['minutes']:.1f}분에 학습: 검증 문서 "
-        f"{made['documents']}개에서 **글자당 {made['bits_per_character']:.3f}비트**"
-        f"(바이트당 {made['bits_per_byte']:.3f}), 시드 1. 생성한 글 100편의 30글자 조각 중 "
-        f"{made['copied']:.1%}가 학습 글에 그대로 있음(검증 글은 {made['copied_validation']:.1%}). "
-        f"기계: {made['machine']}."
+        f"매개변수 {made['parameters']:,}개, {made['steps']:,}스텝을 {made['minutes']:.1f}분에 학습: 검증 이야기 "
+        f"{made['documents']}편에서 **글자당 {made['bits_per_character']:.3f}비트**"
+        f"(바이트당 {made['bits_per_byte']:.3f}), 이야기마다 처음부터 읽으면 "
+        f"{made['document_bits_per_character']:.3f}비트, 시드 1. 기계: {made['machine']}."
     )
-    for name, text in (("README.md", english), ("README.ko.md", korean)):
-        replace_block(PROJECT / name, "sample", block)
+    titles = (("figure", "model", "validation"), ("값", "모델", "검증"))
+    for name, text, row in zip(("README.md", "README.ko.md"), (english, korean), titles, strict=True):
+        replace_block(PROJECT / name, "sample", fenced(written[:TOP]))
         replace_block(PROJECT / name, "figures", text)
+        replace_block(PROJECT / name, "writing", writing_table(made["writing"], row))
+        replace_block(PROJECT / name, "stories", fenced(written))
+        replace_block(PROJECT / name, "steps", fenced(steps))
 
 
 if __name__ == "__main__":

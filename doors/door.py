@@ -40,7 +40,7 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     """Add what sampling, looking and evaluating share."""
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run to use; left out, the newest under runs/")
     parser.add_argument(
-        "--step", type=int, metavar="N", help="use the snapshot nearest to this step; left out, the best weights"
+        "--step", type=at_least(0), metavar="N", help="use the snapshot nearest to this step; left out, the best weights"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to compute")
     parser.add_argument(
@@ -49,6 +49,18 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="dtype of the weights; auto is fp32",
     )
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number within its bounds, as argparse wants it."""
+
+    def read(text: str) -> int:
+        if not least <= int(text) < 2**62:
+            raise argparse.ArgumentTypeError(f"must be {least} or more and below 2^62, not {text}")
+        return int(text)
+
+    read.__name__ = "whole number"  # argparse names it for what is no number
+    return read
 
 
 def notice(line: str) -> None:

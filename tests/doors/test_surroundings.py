@@ -244,6 +244,7 @@ def test_a_prompt_is_a_text(run, tmp_path):
     for codec in ("cp949", "utf-16", "utf-8-sig"):
         (tmp_path / "prompt.txt").write_bytes("나는 각".encode(codec))
         assert ids("--prompt-file", "prompt.txt") == expected
+    assert ids("--prompt", "나는 각".encode().decode("ascii", "surrogateescape")) == expected  # a locale without Hangul
     assert ids("--prompt", "나는\r각") == ids("--prompt", "나는\r\n각") == ids("--prompt", "나는\n각")
 
 

@@ -462,7 +462,7 @@ ARROWS = {  # what each folder may import beside itself; the doors at the top ma
     "model": {},
     "machine": {},
     "run": {"data", "model"},
-    "measures": {"machine", "model"},
+    "measures": {"data", "machine", "model"},
     "writing": {"data", "model"},
     "training": {"data", "machine", "measures", "model", "run", "writing"},
     "view": {"data", "machine", "model"},
