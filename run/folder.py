@@ -147,10 +147,10 @@ def claimed(folder: Path, fixed: bool) -> tuple[Path, AcquireReturnProxy]:
     folder-3, … is taken. Looking and claiming are one act under the lock.
     """
     for name in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 10_000))):
-        name.mkdir(parents=True, exist_ok=True)
         try:
+            name.mkdir(parents=True, exist_ok=True)
             lock = locked(name)
-        except ValueError:
+        except (FileExistsError, ValueError):  # no folder, or another process's
             if fixed:
                 raise
             continue

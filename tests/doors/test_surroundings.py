@@ -145,6 +145,17 @@ def test_a_claim_is_looked_at_again_under_the_lock(tmp_path):
     lock.lock.release()
 
 
+def test_a_name_that_a_file_or_a_dead_link_has_is_not_free(tmp_path):
+    (tmp_path / "tiny").touch()
+    (tmp_path / "tiny-2").symlink_to("nowhere")
+    found, lock = claimed(tmp_path / "tiny", fixed=False)
+    lock.lock.release()
+    assert found.name == "tiny-3"
+    for name in ("tiny", "tiny-2"):
+        with pytest.raises(FileExistsError):
+            claimed(tmp_path / name, fixed=True)
+
+
 @pytest.mark.parametrize(
     "wrong", [["--precision", "fp16"], ["--model.context", 5000], ["--train.beta1", 1], ["--train.seed", 2**64]]
 )
