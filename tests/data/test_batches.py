@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from data.batches import Place, Windows
+from data.batches import Place, Windows, pack
 from data.tokenizer import MARK
 
 
@@ -16,17 +16,14 @@ def text(*lengths):
     return ids
 
 
-def an_epoch(windows):
-    """Return the windows of the epoch that is under way, inputs and targets."""
-    epoch, found = windows.place.epoch, []
-    while windows.place.epoch == epoch and windows.place.used < len(windows.order):
-        found.append(tuple(part[0] for part in windows.next(1)))
-    return found
+def an_epoch(windows, epoch=0):
+    """Return the inputs and targets of every window of an epoch."""
+    return [(windows.ids[at], windows.ids[at + 1]) for at in windows.windows(epoch)]
 
 
-def pieces(inputs):
-    """Return the parts of a window that begin with a mark, by their tokens."""
-    return [part.tolist() for part in np.split(inputs, np.flatnonzero(inputs == MARK)) if len(part)]
+def documents(ids):
+    """Return the documents of a text, and what of them stands in a window, each as a list of tokens with its mark."""
+    return [part.tolist() for part in np.split(ids, np.flatnonzero(ids == MARK)) if len(part) > 1]
 
 
 def test_every_window_begins_at_a_document_and_its_targets_are_one_position_later():
@@ -37,30 +34,36 @@ def test_every_window_begins_at_a_document_and_its_targets_are_one_position_late
         assert [following[token] for token in inputs.tolist() if token != MARK] == targets[inputs != MARK].tolist()
 
 
-def test_an_epoch_shows_each_document_whole_once():
-    ids = text(*range(1, 15), *range(1, 15))
-    documents = [[MARK, *part.tolist()[1:]] for part in np.split(ids[:-1], np.flatnonzero(ids[:-1] == MARK))[1:]]
+def test_an_epoch_shows_each_document_whole_and_few_twice():
+    ids = text(*range(1, 15), *[5, 8] * 200)
+    windows = Windows(ids, 15, 7)
     for epoch in range(3):
-        windows = Windows(ids, 15, 7, Place(epoch))
-        shown = [piece for inputs, _ in an_epoch(windows) for piece in pieces(inputs)]
-        assert all(shown.count(document) >= 1 for document in documents)
-        whole = [piece for piece in shown if piece in documents]
-        assert len(whole) <= len(documents) + 14  # the last window goes on into the next epoch
+        found = an_epoch(windows, epoch)
+        shown = [tuple(document) for inputs, _ in found for document in documents(inputs)]
+        assert {tuple(document) for document in documents(ids)} <= set(shown)
+        assert 15 * len(found) < 1.2 * len(ids)
+        assert len(documents(found[0][0])) in (1, 2, 3) and found[0][0].tolist() not in [f[0].tolist() for f in found[1:]]
+
+
+def test_a_window_holds_what_fills_it_best():
+    assert sorted(map(sorted, pack([3, 9, 6, 1, 5, 4], 10))) == [[0, 4], [1, 3], [2, 5]]
+    assert pack([], 10) == [] and pack([10, 10], 10) == [[1], [0]]
 
 
 def test_a_document_longer_than_the_context_is_cut_elsewhere_in_each_epoch():
     ids = text(50)
     windows = Windows(ids, 8, 0)
-    cuts = {tuple(windows.drawn(epoch)[0].tolist()) for epoch in range(100)}
-    assert len(cuts) == 8
-    for begins in cuts:
-        assert begins[0] == 0 and begins[-1] == 51 and max(np.diff(begins)) <= 8
-    seen = {int(token) for inputs, targets in an_epoch(windows) for token in (*inputs, *targets)}
-    assert seen == set(ids.tolist())
+    begins = [windows.pieces(offset) for offset in range(8)]
+    assert len({tuple(each) for each in begins}) == 8
+    for each in begins:
+        assert each[0] == 0 and each[-1] == 51 and max(np.diff(each)) <= 8
+    for epoch in range(5):
+        assert {int(token) for pair in an_epoch(windows, epoch) for token in np.concatenate(pair)} == set(ids.tolist())
+    assert len({tuple(sorted(inputs[0] for inputs, _ in an_epoch(windows, epoch))) for epoch in range(30)}) > 3
 
 
 def test_a_short_document_is_never_cut():
-    begins, _ = Windows(text(7, 7, 30, 7), 8, 3).drawn(0)
+    begins = Windows(text(7, 7, 30, 7), 8, 3).pieces(5)
     assert [begin for begin in begins.tolist() if not 16 < begin < 47] == [0, 8, 16, 47, 55]
 
 
