@@ -11,9 +11,12 @@ import statistics
 import time
 from dataclasses import replace
 
+import numpy as np
 import torch
 
+from data.batches import Windows
 from data.prepare import Prepared
+from data.tokenizer import MARK
 from machine.device import Say, choose_device, choose_precision
 from machine.memory import free_memory
 from model.config import ModelConfig
@@ -27,6 +30,8 @@ CHOSEN = (
     "train.learning_rate",
 )  # fmt: skip
 LADDER = ((2, 96), (2, 128), (3, 128), (4, 128), (3, 192), (4, 192), (4, 256), (6, 256), (6, 384), (8, 512), (12, 768))
+CONTEXTS = range(64, 257, 16)
+SAMPLE, HELD, FILLED = 2**18, 0.95, 0.95  # tokens looked at, share of documents held whole, and of a window filled
 MINUTES = 5.0  # where a run is measured in steps
 LEAST_STEP, MOST_STEPS = 1024, 5000  # tokens a step, and steps beyond which a step takes more tokens
 MOST_OF_TEXT = 5  # parameters for each token of the text
@@ -52,7 +57,7 @@ def choose(config: Config, prepared: Prepared, say: Say) -> Config:
             break  # the fit knows nothing of a text so small that a model can learn it by heart
         step = LEAST_STEP
         while True:
-            batch = max(step // context, 1)
+            batch = math.ceil(step / context)
             at_once = sequences_at_once(shape, model_size, vocab_size, batch, dtype, device, memory)
             if not at_once:
                 break
@@ -103,9 +108,22 @@ def dropout_for(passes: float) -> float:
 
 
 def context_for(prepared: Prepared) -> int:
-    """Return the shortest of 64, 128 and 256 that holds an average document."""
-    mean = prepared.train.targets / prepared.train.documents
-    return next((context for context in (64, 128) if mean <= context), 256)
+    """Return the shortest context that holds most documents whole and leaves little of a window to fill otherwise.
+
+    Where none does, the one that is filled best; where documents are longer than any, the longest.
+    """
+    ids = np.asarray(prepared.train.ids[:SAMPLE])
+    marks = np.flatnonzero(ids == MARK)
+    lengths = np.diff(marks)
+    if not len(lengths):
+        return CONTEXTS[-1]
+
+    def filled(context: int) -> float:
+        windows = Windows(ids[: marks[-1] + 1], context, seed=0).windows(epoch=0)
+        return lengths.sum() / (context * sum(1 for _ in windows))
+
+    holding = [each for each in CONTEXTS if np.quantile(lengths, HELD) <= each <= marks[-1]]
+    return max(holding, key=lambda context: min(filled(context), FILLED), default=CONTEXTS[-1])
 
 
 def parameters(shape: ModelConfig, vocab_size: int) -> int:

@@ -3,9 +3,11 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
+from data.tokenizer import MARK
 from run.config import TrainConfig, read_config
 from tests.conftest import PROJECT, door, sentences
 from training import auto
@@ -14,8 +16,10 @@ CONFIG = read_config(PROJECT / "configs" / "auto.yaml")
 
 
 def text(tokens=5_000_000, documents=200_000):
+    ids = np.full(min(tokens, auto.SAMPLE) + 1, 5)
+    ids[:: max(tokens // documents, 2)] = MARK
     return SimpleNamespace(
-        tokenizer=SimpleNamespace(vocab_size=4096), train=SimpleNamespace(targets=tokens, documents=documents)
+        tokenizer=SimpleNamespace(vocab_size=4096), train=SimpleNamespace(targets=tokens, documents=documents, ids=ids)
     )
 
 
@@ -40,9 +44,12 @@ def test_more_time_or_a_faster_machine_gives_a_larger_model(monkeypatch):
     assert size(choose(monkeypatch, 3, speed=40)) == sizes[-1]  # the same tokens of the same cost
 
 
-def test_the_context_holds_an_average_document(monkeypatch):
-    found = [choose(monkeypatch, 3, documents=5_000_000 // mean).model.context for mean in (20, 64, 65, 200, 5000)]
-    assert found == [64, 64, 128, 256, 256]
+def test_the_context_holds_documents_whole_and_fills_its_windows(monkeypatch):
+    found = [choose(monkeypatch, 3, documents=5_000_000 // mean).model.context for mean in (20, 64, 65, 87, 200, 5000)]
+    assert found == [80, 64, 208, 176, 208, 256]
+    mixed = np.full(100_000, 5)  # nine of ten documents have 30 tokens, each tenth 100
+    mixed[np.cumsum([0, *([*[30] * 9, 100] * 270)])] = MARK
+    assert auto.context_for(SimpleNamespace(train=SimpleNamespace(ids=mixed[:99_901]))) == 160  # 100 and twice 30
 
 
 def test_long_runs_take_more_tokens_a_step(monkeypatch):
@@ -122,7 +129,7 @@ def test_a_run_says_and_saves_what_was_chosen(tmp_path, quick_ladder):
     assert result.returncode == 0, result.stderr
     assert "auto: 1 layers of width 32: " in result.stdout + result.stderr
     saved = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text(encoding="utf-8"))
-    assert saved["auto"] is False and saved["model"]["width"] == 32 and saved["model"]["context"] == 64
+    assert saved["auto"] is False and saved["model"]["width"] == 32 and saved["model"]["context"] == 80
     assert door("train", "--resume", "--run", "r", "--train.steps", 3, cwd=tmp_path).returncode == 0
 
 
