@@ -39,7 +39,7 @@ TIMED_SECONDS = 0.5  # for each shape
 MEMORY_USED = 0.7  # of what is free
 FLOOR, OF_SIZE, SIZE_POWER, OF_TOKENS, TOKENS_POWER, OF_LAYERS = 2.423, 0.913, 0.1, 0.785, 0.38, 0.222  # in millions
 REPEATS = 15.4  # passes over a text after which another teaches little
-DROPOUT = ((3, 0.0), (16, 0.1), (math.inf, 0.2))  # up to so many passes, against learning a text by heart
+DROPOUT = ((5, 0.0), (16, 0.1), (math.inf, 0.2))  # up to so many passes, against learning a text by heart
 
 
 def choose(config: Config, prepared: Prepared, say: Say) -> Config:
