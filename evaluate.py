@@ -79,12 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
         "bits_per_byte": bits / tokens.bytes,
         "document_bits_per_character": own_bits / tokens.characters,
     }
-    if (options.copied or options.writing) and train is None:
-        flag = "--copied" if options.copied else "--writing"
-        raise ValueError(f"{flag} compares with the run's own training text: leave out --data.path, or name that text")
-    if options.copied:
+    for flag in ("--copied", "--writing"):
+        if getattr(options, flag.removeprefix("--")) and train is None:
+            raise ValueError(f"{flag} compares with the run's own training text: leave out --data.path, or name that")
+    if options.copied and train is not None:
         result |= copied(run, train, documents)
-    if options.writing:
+    if options.writing and train is not None:
         result["writing"] = writing(run, side, train, documents)
     print(json.dumps(result, ensure_ascii=False, allow_nan=False) if options.json else as_text(result))
     return DONE

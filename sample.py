@@ -56,12 +56,18 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--stop", nargs="+", default=[], metavar="TEXT", help="end before any of these texts")
     parser.add_argument("--count", type=at_least(1), default=1, metavar="N", help="continuations, written in one batch")
-    parser.add_argument("--seed", type=at_least(0), metavar="N", help="same seed, same text; left out, drawn and printed")
+    parser.add_argument(
+        "--seed", type=at_least(0), metavar="N", help="same seed, same text; left out, drawn and printed"
+    )
     parser.add_argument(
         "--no-stop", action="store_true", help="go on past the end of a document, a blank line in its place"
     )
     parser.add_argument(
-        "--show-next", type=at_least(0), default=0, metavar="K", help="show each step's K likeliest tokens instead of the text"
+        "--show-next",
+        type=at_least(0),
+        default=0,
+        metavar="K",
+        help="show each step's K likeliest tokens instead of the text",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line in place of text")
     return parser

@@ -32,7 +32,7 @@ class Windows:
     """
 
     def __init__(self, ids: np.ndarray, context: int, seed: int, place: Place | None = None) -> None:
-        """ids: (tokens,), the mark first and last. Raises ValueError where they do not fill one window and its target."""
+        """ids: (tokens,), the mark first and last. Raises ValueError where they do not fill a window and its target."""
         if len(ids) < context + 1:
             raise ValueError(
                 f"the training side has {len(ids):,} tokens, and a context of {context} needs at least "
@@ -43,7 +43,7 @@ class Windows:
             [at + np.flatnonzero(ids[at : at + CHUNK] == MARK) for at in range(0, len(ids), CHUNK)]
         )
         self.place = place or Place()
-        self.coming = islice(self.windows(self.place.epoch), self.place.used, None)
+        self.coming: Iterator[np.ndarray] = islice(self.windows(self.place.epoch), self.place.used, None)
 
     def next(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the next `size` windows as (inputs, targets), each (size, context) of int64; epochs follow on."""

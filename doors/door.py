@@ -40,7 +40,10 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     """Add what sampling, looking and evaluating share."""
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run to use; left out, the newest under runs/")
     parser.add_argument(
-        "--step", type=at_least(0), metavar="N", help="use the snapshot nearest to this step; left out, the best weights"
+        "--step",
+        type=at_least(0),
+        metavar="N",
+        help="use the snapshot nearest to this step; left out, the best weights",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to compute")
     parser.add_argument(

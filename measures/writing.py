@@ -11,8 +11,8 @@ from measures.copied import missing_from, stretches
 
 # The protagonists of the stories in data/corpus, as its README lists them.
 NAMES = (
-    "민지", "준호", "수아", "지우", "서연", "도윤", "하늘이", "보리", "나비", "토끼", "곰", "여우", "다람쥐", "거북이", "참새",
-    "오리", "개구리", "할머니", "할아버지", "쥐", "병아리", "양", "부엉이", "까치", "달팽이",
+    "민지", "준호", "수아", "지우", "서연", "도윤", "하늘이", "보리", "나비", "토끼", "곰", "여우", "다람쥐", "거북이",
+    "참새", "오리", "개구리", "할머니", "할아버지", "쥐", "병아리", "양", "부엉이", "까치", "달팽이",
 )  # fmt: skip
 NAME = rf"(?<![가-힣])({'|'.join(NAMES)}|하늘(?=아))"  # 하늘이 is called 하늘아
 PARTICLES = "가|은|는|을|를|의|에게|에게서|한테|께서|께|와|과|도|만|랑|하고|네|들|처럼|보다|부터|까지"
@@ -97,7 +97,7 @@ def eojeol(text: str) -> list[str]:
 
 def sentences(text: str) -> list[str]:
     """Return the sentences of `text`, without quotation marks around them."""
-    return [sentence for part in SENTENCE_END.split(text) if (sentence := part.strip().strip("\"“”"))]
+    return [sentence for part in SENTENCE_END.split(text) if (sentence := part.strip().strip('"“”'))]
 
 
 def closed(text: str) -> bool:

@@ -65,7 +65,7 @@ def attend_backward(dheads: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Te
 
 
 def softmax_backward(dp: Tensor, p: Tensor) -> None:
-    """Turn the gradient of the weights `p` into that of their scores, in place, by torch's own kernel if it is there."""
+    """Turn the gradient of the weights `p` into that of their scores, in place, by torch's kernel if it is there."""
     if fused := getattr(torch, "_softmax_backward_data", None):
         fused(dp, p, -1, p.dtype, grad_input=dp)
     else:

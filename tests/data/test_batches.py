@@ -42,7 +42,9 @@ def test_an_epoch_shows_each_document_whole_and_few_twice():
         shown = [tuple(document) for inputs, _ in found for document in documents(inputs)]
         assert {tuple(document) for document in documents(ids)} <= set(shown)
         assert 15 * len(found) < 1.2 * len(ids)
-        assert len(documents(found[0][0])) in (1, 2, 3) and found[0][0].tolist() not in [f[0].tolist() for f in found[1:]]
+        assert len(documents(found[0][0])) in (1, 2, 3) and found[0][0].tolist() not in [
+            f[0].tolist() for f in found[1:]
+        ]
 
 
 def test_a_window_holds_what_fills_it_best():

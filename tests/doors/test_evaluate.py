@@ -112,8 +112,8 @@ def two_files(tmp_path_factory):
     for name, part in (("a", lines[:100]), ("b", lines[100:])):
         (folder / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
     result = door(
-        "train", "--data.path", "a.txt", "b.txt", "--data.unit", "line", *SMALL, "--train.steps", 2, "--run", "runs/two",
-        cwd=folder,
+        "train", "--data.path", "a.txt", "b.txt", "--data.unit", "line", *SMALL, "--train.steps", 2,
+        "--run", "runs/two", cwd=folder,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return folder / "runs" / "two"
@@ -144,8 +144,8 @@ def test_a_part_without_a_validation_document_is_named(two_files, tmp_path):
     (copy / "b.txt").write_text("\n".join(sentences(200)) + "\n", encoding="utf-8")
     shutil.rmtree(copy / "runs")
     made = door(
-        "train", "--data.path", "a.txt", "b.txt", "--data.unit", "line", *SMALL, "--train.steps", 1, "--run", "runs/two",
-        cwd=copy,
+        "train", "--data.path", "a.txt", "b.txt", "--data.unit", "line", *SMALL, "--train.steps", 1,
+        "--run", "runs/two", cwd=copy,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     result, _ = evaluate(copy / "runs" / "two", "--data.path", copy / "a.txt")

@@ -68,7 +68,11 @@ def test_figures_of_names():
 
 def test_every_figure_beside_that_of_the_validation_documents():
     train = ["곰이 숲에 갔어요. 곰은 웃었어요.", "나비가 꽃에 앉아서 아주 오래오래 쉬었다가 다시 날아갔어요. 끝이에요."]
-    written = [Text("곰이 숲에 갔어요. 곰이 숲에 갔어요. 뿌냥.", True), Text('곰이 숲에 갔어요. "끝', True), Text("곰이", False)]
+    written = [
+        Text("곰이 숲에 갔어요. 곰이 숲에 갔어요. 뿌냥.", True),
+        Text('곰이 숲에 갔어요. "끝', True),
+        Text("곰이", False),
+    ]
     found = compared(written, [Text(train[1], True)], train, names=True)
     assert {name: figure["model"] for name, figure in found.items()} == pytest.approx(
         {
