@@ -132,7 +132,7 @@ def test_one_sentence_is_learned_by_heart(tmp_path, content):
     result = door("train", *given, "--device", "cpu", "--train.steps", 60, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "fewer than two different documents" in result.stdout and "no validation side" in result.stdout
-    assert ("context: " in result.stdout) == (content.count("\n") < 2)  # lowered where one sentence does not fill it
+    assert "context: " in result.stdout  # lowered, since so little text does not fill it
     lines = read_metrics(tmp_path / "one" / "metrics.jsonl")
     assert lines and not [line for line in lines if "validation_bits_per_character" in line]
     assert checkpoint.load(tmp_path / "one" / "model.safetensors")[1].step == 60  # the last weights

@@ -58,7 +58,9 @@ def test_paths_count_from_the_config_that_names_them(tmp_path):
     assert found.train.init_from == str(tmp_path / "c")
     assert read_config(path, own=True).data.path == (str(PROJECT / "a.txt"),)  # a run's own config.yaml
     assert read_config(SHIPPED[0]).data.path == (str(PROJECT / "data" / "corpus" / "story-*.txt"),)
-    assert read_config(write(tmp_path, "train: {steps: 1}")).data.path == (str(PROJECT / "data" / "corpus"),)
+    assert read_config(write(tmp_path, "train: {steps: 1}")).data.path == (
+        str(PROJECT / "data" / "corpus" / "story-*.txt"),
+    )
     (tmp_path / "set").mkdir()
     assert read_config(write(tmp_path, "data: {dataset: set}\ntrain: {steps: 1}")).data.dataset == str(tmp_path / "set")
     assert read_config(write(tmp_path, "data: {dataset: a/b}\ntrain: {steps: 1}")).data.dataset == "a/b"
