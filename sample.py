@@ -33,7 +33,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--temperature",
         type=float,
-        default=0.8,
+        default=0.6,
         metavar="X",
         help="below 1 safer, above 1 wilder, 0 always the likeliest",
     )
@@ -43,14 +43,14 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--top-p",
         type=float,
-        default=0.7,
+        default=0.8,
         metavar="X",
         help="keep the likeliest tokens up to probability X; 1 is off",
     )
     parser.add_argument(
         "--repetition-penalty",
         type=float,
-        default=1.0,
+        default=1.1,
         metavar="X",
         help="above 1, less of what is there already; 1 is off",
     )

@@ -15,7 +15,7 @@ from model.generate import Choice, generate
 from model.gpt import GPT
 
 WORTH_THREADS = 32_000_000  # weights times texts; below, one thread is as fast as two (docs/speed.md)
-DEFAULT = Choice(temperature=0.8, top_p=0.7)  # of sample.py
+DEFAULT = Choice(temperature=0.6, top_p=0.8, repetition_penalty=1.1)  # of sample.py
 
 
 @dataclass
