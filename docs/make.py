@@ -29,7 +29,7 @@ from evaluate import as_figure  # noqa: E402
 
 TOP, TEXTS = 2, 10  # unchosen texts at the top and under Results, by the seeds 0 and on
 PROMPT, STEPS = "어느 날 토끼가", (0, 100, 400, None)  # continued by these snapshots, None being the best weights
-LOOKED_AT = "나는 사과를 맛있게 먹었다"
+LOOKED_AT = "토끼는 당근을 맛있게 먹었어요"
 SIGN = "=== "  # before the title of a report
 
 
