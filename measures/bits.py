@@ -41,7 +41,7 @@ def bits_of_windows(model: GPT, ids: np.ndarray, starts: np.ndarray, batch_size:
     starts: where windows begin, the first at 0, each reaching to the next; a token is predicted from those before it in
     its window alone. No dropout, no autocast, no generator; the model's mode is kept.
     """
-    was_training = model.training
+    was_training, device = model.training, next(model.parameters()).device
     model.eval()
     lengths = np.diff(starts, append=len(ids) - 1)
     longest_first = np.argsort(-lengths, kind="stable")  # so that windows of about one length are computed together
@@ -52,7 +52,7 @@ def bits_of_windows(model: GPT, ids: np.ndarray, starts: np.ndarray, batch_size:
         counted = within < lengths[batch, None]
         places = np.where(counted, starts[batch, None] + within, 0)
         targets = np.where(counted, ids[places + 1].astype(np.int64), NOT_COUNTED)
-        nats += float(finite(losses(model, *as_tensors(ids[places], targets, model.device))).cpu().double().sum())
+        nats += float(finite(losses(model, *as_tensors(ids[places], targets, device))).cpu().double().sum())
     model.train(was_training)
     return nats / math.log(2)
 
